@@ -1,0 +1,27 @@
+// Package plan chooses how a kernel is laid out on a target: its family,
+// tile, stages, warps and shared memory.
+package plan
+
+import "github.com/kgen-project/kgen/gen/spec"
+
+// Plan is the compile-time choice for one kernel on one or more targets.
+type Plan struct {
+	Kind    spec.Kind
+	Family  Family
+	Targets []spec.Target // targets that share this plan, in the spec's order
+	Rows    int           // rows of a tile (query tokens x heads of one KV head)
+	Keys    int           // keys of a tile
+	Stages  int           // K/V tiles in flight
+	Warps   int
+	Shared  int // dynamic shared memory of a block, bytes
+}
+
+// Threads is the number of threads of a block.
+func (p Plan) Threads() int { return 32 * p.Warps }
+
+// Family is a code path for a range of targets.
+type Family string
+
+const (
+	SM80 Family = "sm80" // mma.sync + cp.async
+)

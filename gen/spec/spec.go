@@ -1,0 +1,98 @@
+// Package spec turns a YAML file into a checked, resolved Spec.
+package spec
+
+import "github.com/kgen-project/kgen/runtime/rope"
+
+// Spec is one attention shape with everything that is decided at compile
+// time. A Spec returned by [Parse] is resolved: every default is filled in and
+// every field is valid.
+type Spec struct {
+	Name    string
+	Model   Model
+	Rope    rope.Variant
+	Cache   Cache
+	Masks   Masks
+	Scale   float64 // score scale without the RoPE attention factor; default 1/sqrt(head dim)
+	Kinds   []Kind  // in the order of AllKinds
+	Targets []Target
+	Tiles   map[Kind]Tile // kinds given by hand; a kind that is absent is auto
+}
+
+// Model is the shape of one attention layer.
+type Model struct {
+	QueryHeads int
+	KVHeads    int
+	HeadDim    int
+	VHeadDim   int
+	DType      DType
+}
+
+// Group is the number of query heads that share one KV head.
+func (m Model) Group() int { return m.QueryHeads / m.KVHeads }
+
+// DType is the element type of Q, K, V and the output.
+type DType string
+
+const (
+	BF16 DType = "bf16"
+	FP16 DType = "fp16"
+)
+
+// Cache says how KV is stored.
+type Cache struct {
+	PageSize int // tokens
+	Layout   Layout
+	Encoding Encoding
+}
+
+// Layout is the order of dimensions in one page of K or V.
+type Layout string
+
+const (
+	NHD Layout = "nhd" // [page size][KV heads][dim]
+	HND Layout = "hnd" // [KV heads][page size][dim]
+)
+
+// Encoding says at which angle K is stored.
+type Encoding string
+
+const (
+	Segment Encoding = "segment" // K at its chunk-local position
+	Raw     Encoding = "raw"     // K un-rotated
+	Baked   Encoding = "baked"   // K at its position in the sequence
+)
+
+// Masks says which keys a query sees and how scores are changed.
+type Masks struct {
+	Causal     bool    // own tokens see only what comes before them; false: everything is seen
+	Window     int     // a key is seen iff its position is within the last Window positions; 0: no limit
+	SinkTokens int     // keys at positions below this are seen whatever the window
+	SinkLogits bool    // one learned logit a query head joins the softmax denominator
+	SoftCap    float64 // score = cap * tanh(score / cap); 0: none
+}
+
+// Kind is a kernel kind.
+type Kind string
+
+const (
+	Append      Kind = "append"
+	Prefill     Kind = "prefill"
+	Extend      Kind = "extend"
+	Decode      Kind = "decode"
+	Merge       Kind = "merge"
+	Materialise Kind = "materialise"
+)
+
+// AllKinds is every kind of this version, in the order of output.
+var AllKinds = []Kind{Append, Prefill, Extend, Decode, Merge, Materialise}
+
+// Target is an architecture that cubins are made for, such as sm_90a.
+type Target string
+
+// Tile is the hand-given part of a plan; zero fields are left to the planner.
+type Tile struct {
+	Rows   int // rows (query tokens x heads of one KV head) of a tile
+	Keys   int // keys of a tile
+	Stages int // K/V tiles in flight
+	Warps  int
+}

@@ -1,0 +1,3 @@
+module github.com/kgen-project/kgen
+
+go 1.26

@@ -1,0 +1,133 @@
+// Package abi defines what crosses the border between Go and a kernel: the
+// launch parameters of every kernel kind and the device-resident work lists
+// they point to.
+//
+// Each struct here is emitted as a C struct of the same name and layout into
+// every generated source, with static_asserts on its size and offsets, so a
+// field is described once. All structs use fixed-size fields, are naturally
+// aligned, and have no implicit padding; [Layout] checks this.
+//
+// Shapes are written outermost first; "tokens" are query tokens of one step.
+package abi
+
+// DevicePtr is an address in device memory. Zero is the null pointer.
+type DevicePtr uint64
+
+// RopeLowBits is the number of bits of a position that the low level of a
+// RoPE table covers: position = high<<RopeLowBits + low.
+const RopeLowBits = 10
+
+// Visible is the Run.Causal of a run whose every token all query tokens see.
+const Visible = 1 << 30
+
+// Final is the Item.Slot of an item that covers all of its rows' keys and
+// writes Out itself.
+const Final = -1
+
+// AttendParams launches prefill, extend and decode.
+// The grid is (ItemCount, KVHeads); items with QCount 0 do nothing.
+type AttendParams struct {
+	Q          DevicePtr // [tokens][query heads][head dim], un-rotated; element type of the spec
+	KCache     DevicePtr // pages, see the spec's cache layout
+	VCache     DevicePtr // pages, see the spec's cache layout
+	Out        DevicePtr // [tokens][query heads][v head dim], element type of the spec
+	LSE        DevicePtr // float32 [tokens][query heads], natural log, sink logit left out; may be null
+	PartialOut DevicePtr // float32 [slots][query heads][v head dim]; used where Item.Slot >= 0
+	PartialLSE DevicePtr // float32 [slots][query heads], base 2, scores scaled
+	Items      DevicePtr // Item [ItemCount]
+	Runs       DevicePtr // Run []
+	PageTable  DevicePtr // int32 []: page indices, addressed by Run.Page
+	Positions  DevicePtr // int32 [tokens]: position of each query token in its sequence
+	Rope       DevicePtr // float32 (cos, sin) [1<<RopeLowBits + high rows][rotary dim / 2]
+	SinkLogits DevicePtr // float32 [query heads]; null unless the spec has sink_logits
+
+	QTokenStride   int32   // elements from one token to the next in Q
+	OutTokenStride int32   // elements from one token to the next in Out
+	KVHeads        int32   // query heads are KVHeads * group
+	ItemCount      int32   // grid size
+	Scale          float32 // score scale, the RoPE attention factor of full rotation included
+	RopeScale      float32 // factor on the rotated dimensions of the query; 1 but for scaled partial rotation
+}
+
+// Item is one work item: a tile of query tokens against a list of runs.
+type Item struct {
+	QBegin     int32 // first query token
+	QCount     int32 // query tokens, at most tile rows / group; 0 for a padding item
+	QIndex     int32 // index of QBegin in its sequence's block of query tokens, for Run.Causal
+	RunBegin   int32 // first run
+	RunEnd     int32 // one past the last run
+	Slot       int32 // partial slot of token QBegin, or Final
+	SlotStride int32 // slots from one token's to the next token's
+	Reserved   int32
+}
+
+// Run is a token range of one segment inside a work item.
+type Run struct {
+	Page     int32 // index in PageTable of the segment's first page
+	Begin    int32 // first token, counted from the start of the segment
+	End      int32 // one past the last token
+	Offset   int32 // position of the segment's token 0 in the sequence
+	Causal   int32 // token l is seen by query token i of the block iff l <= i + Causal
+	Reserved [3]int32
+}
+
+// AppendParams launches append: rotate K as the encoding says, write K and V
+// to pages. The grid is (Tokens, 1).
+type AppendParams struct {
+	K         DevicePtr // [tokens][KV heads][head dim], un-rotated
+	V         DevicePtr // [tokens][KV heads][v head dim]
+	KCache    DevicePtr // pages
+	VCache    DevicePtr // pages
+	Slots     DevicePtr // int32 [tokens]: page * page size + place in the page; negative: skip the token
+	Positions DevicePtr // int32 [tokens]: segment: position in the chunk; baked: position in the sequence; raw: not read
+	Rope      DevicePtr // as in AttendParams
+
+	KTokenStride int32 // elements from one token to the next in K
+	VTokenStride int32 // elements from one token to the next in V
+	KVHeads      int32
+	Tokens       int32 // grid size
+}
+
+// MergeParams launches merge: partial results of the splits to outputs.
+// The grid is (tokens, ceil(query heads / warps)); a token with no slots is
+// left as it is.
+type MergeParams struct {
+	PartialOut DevicePtr // float32 [slots][query heads][v head dim]
+	PartialLSE DevicePtr // float32 [slots][query heads], base 2, scores scaled
+	Out        DevicePtr // [tokens][query heads][v head dim]
+	LSE        DevicePtr // float32 [tokens][query heads], natural log; may be null
+	SlotBegin  DevicePtr // int32 [tokens+1]: token t owns the slots SlotBegin[t] to SlotBegin[t+1]
+	SinkLogits DevicePtr // float32 [query heads]; null unless the spec has sink_logits
+
+	OutTokenStride int32 // elements from one token to the next in Out
+	QHeads         int32
+	Tokens         int32
+	Reserved       int32
+}
+
+// MaterialiseParams launches materialise, the Block-Attention baseline: copy
+// segments into a sequence's own pages with K at its positions in the
+// sequence. The grid is (CopyCount, KVHeads).
+type MaterialiseParams struct {
+	SrcK      DevicePtr // pages, in the spec's encoding
+	SrcV      DevicePtr // pages
+	DstK      DevicePtr // pages, baked
+	DstV      DevicePtr // pages
+	Copies    DevicePtr // Copy [CopyCount]
+	PageTable DevicePtr // int32 []: page indices of source and destination
+	Rope      DevicePtr // as in AttendParams
+
+	KVHeads   int32
+	CopyCount int32 // grid size
+}
+
+// Copy is one work item of materialise.
+type Copy struct {
+	SrcPage  int32 // index in PageTable of the segment's first page
+	SrcBegin int32 // first token, counted from the start of the segment
+	DstPage  int32 // index in PageTable of the sequence's first page
+	DstBegin int32 // place of token SrcBegin, counted from the start of the sequence's pages
+	Count    int32 // tokens
+	Offset   int32 // position of the segment's token 0 in the sequence
+	Reserved [2]int32
+}
