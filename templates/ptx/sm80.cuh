@@ -1,0 +1,136 @@
+// Every instruction of the sm80 family that C++ has no word for, one named
+// function each. The emulator (templates/emu) has the same functions with the
+// semantics of the PTX ISA, so nothing else in the templates differs there.
+#pragma once
+#ifndef KGEN_EMULATOR
+
+using uint32_t = unsigned int;
+using int32_t = int;
+using uint64_t = unsigned long long;
+using uint16_t = unsigned short;
+
+namespace ptx {
+
+// ---- where this thread is ----
+__device__ __forceinline__ int thread_index() { return threadIdx.x; }
+__device__ __forceinline__ int block_x() { return blockIdx.x; }
+__device__ __forceinline__ int block_y() { return blockIdx.y; }
+
+// ---- barriers ----
+__device__ __forceinline__ void sync_threads() { __syncthreads(); }
+__device__ __forceinline__ void sync_warp() { __syncwarp(); }
+
+// ---- shared memory ----
+// The block's dynamic shared memory, aligned to 1024 bytes.
+__device__ __forceinline__ unsigned char* dynamic_shared() {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  return shared_memory;
+}
+// The 32-bit address that ldmatrix and cp.async take.
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// ---- asynchronous copies, global to shared ----
+// Copies 16 bytes; writes zeros and reads nothing where valid is false.
+__device__ __forceinline__ void cp_async_16(uint32_t dst, const void* src, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               ::"r"(dst), "l"(src), "r"(valid ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most Pending of this thread's committed groups are under way.
+template <int Pending>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+// ---- matrix fragments ----
+// Four 8x8 matrices of 16-bit elements; lane i gives the address of row i%8 of matrix i/8.
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+// The same, each matrix transposed.
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+// ---- element types ----
+// bf16 and fp16 are tags: elements live in memory as 16 bits and in registers
+// as pairs, the lower index in the lower half.
+struct bf16 {};
+struct fp16 {};
+
+// Rounds to nearest even.
+template <class T>
+__device__ __forceinline__ uint32_t pack(float low, float high);
+template <>
+__device__ __forceinline__ uint32_t pack<bf16>(float low, float high) {
+  uint32_t r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+template <>
+__device__ __forceinline__ uint32_t pack<fp16>(float low, float high) {
+  uint32_t r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+template <class T>
+__device__ __forceinline__ float2 unpack(uint32_t pair);
+template <>
+__device__ __forceinline__ float2 unpack<bf16>(uint32_t pair) {
+  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+template <>
+__device__ __forceinline__ float2 unpack<fp16>(uint32_t pair) {
+  float low, high;
+  asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(low), "=f"(high) : "r"(pair));
+  return make_float2(low, high);
+}
+
+// ---- matrix product ----
+// d += a * b for a 16x16 a (row major), a 16x8 b (column major), fp32 d.
+template <class T>
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+template <>
+__device__ __forceinline__ void mma_m16n8k16<bf16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <>
+__device__ __forceinline__ void mma_m16n8k16<fp16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// ---- across a warp ----
+__device__ __forceinline__ float shuffle_xor(float x, int lane_mask) {
+  return __shfl_xor_sync(0xffffffffu, x, lane_mask);
+}
+
+// ---- arithmetic ----
+__device__ __forceinline__ float exp2_approx(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+__device__ __forceinline__ float log2_approx(float x) {
+  float r;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+__device__ __forceinline__ float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+__device__ __forceinline__ float maximum(float a, float b) { return fmaxf(a, b); }
+__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+
+// ---- wide memory accesses ----
+__device__ __forceinline__ uint4 load_16(const void* p) { return *static_cast<const uint4*>(p); }
+__device__ __forceinline__ void store_16(void* p, uint4 x) { *static_cast<uint4*>(p) = x; }
+
+}  // namespace ptx
+#endif  // KGEN_EMULATOR
