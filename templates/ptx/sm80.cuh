@@ -6,8 +6,6 @@
 
 using uint32_t = unsigned int;
 using int32_t = int;
-using uint64_t = unsigned long long;
-using uint16_t = unsigned short;
 
 namespace ptx {
 
