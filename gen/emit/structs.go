@@ -1,0 +1,195 @@
+package emit
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"regexp"
+	"strings"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+)
+
+// dialect is what differs between the structs of a CUDA source and those of
+// the public C header.
+type dialect struct {
+	pointer string // type of a DevicePtr
+	prefix  string // of struct names
+	typedef bool   // C has no struct names without the word struct
+	assert  string // C's and C++'s words for static_assert differ
+	offset  string // name of offsetof
+}
+
+var (
+	cudaDialect   = dialect{pointer: "void*", assert: "static_assert", offset: "__builtin_offsetof"}
+	headerDialect = dialect{pointer: "uint64_t", prefix: "Kgen", typedef: true, assert: "KGEN_STATIC_ASSERT", offset: "offsetof"}
+)
+
+// abiConstants are the constants of package abi that kernels use, by C name.
+var abiConstants = []struct {
+	name  string
+	value int
+}{
+	{"VISIBLE", abi.Visible},
+	{"FINAL", abi.Final},
+	{"ROPE_LOW_BITS", abi.RopeLowBits},
+}
+
+// ABIHeader is the text of templates/abi.cuh: every struct and constant of
+// package abi, for editors and compilers that open the templates themselves.
+func ABIHeader() []byte {
+	var b strings.Builder
+	b.WriteString("// What crosses the border between Go and a kernel. Made from runtime/abi by\n" +
+		"// `go test ./gen/emit -run ABIHeader -update`; do not edit.\n" +
+		"#pragma once\n#include \"ptx/sm80.cuh\"\n\nnamespace kgen {\n\n")
+	b.WriteString(cudaABI(func(string) bool { return true }))
+	b.WriteString("\n}  // namespace kgen\n")
+	return []byte(b.String())
+}
+
+// cudaABI writes the constants and structs that used selects.
+func cudaABI(used func(name string) bool) string {
+	docs := readDocs()
+	var b strings.Builder
+	for _, c := range abiConstants {
+		if used(c.name) {
+			writeComment(&b, docs.text[c.name])
+			fmt.Fprintf(&b, "constexpr int %s = %s;\n", c.name, constant(c.value))
+		}
+	}
+	for _, s := range abi.Structs() {
+		if used(s.Name) {
+			if b.Len() > 0 {
+				b.WriteByte('\n')
+			}
+			writeStruct(&b, cudaDialect, s, docs)
+		}
+	}
+	return b.String()
+}
+
+// constant writes powers of two from 2^10 on as shifts.
+func constant(v int) string {
+	for shift := 10; shift < 31; shift++ {
+		if v == 1<<shift {
+			return fmt.Sprintf("1 << %d", shift)
+		}
+	}
+	return fmt.Sprint(v)
+}
+
+func writeStruct(b *strings.Builder, d dialect, s abi.Struct, docs docs) {
+	name := d.prefix + s.Name
+	writeComment(b, docs.text[s.Name])
+	if d.typedef {
+		b.WriteString("typedef ")
+	}
+	fmt.Fprintf(b, "struct %s {\n", name)
+	declarations := make([]string, len(s.Fields))
+	width := 0
+	for i, f := range s.Fields {
+		ctype := f.CType
+		if ctype == "void*" {
+			ctype = d.pointer
+		}
+		array := ""
+		if f.Count > 0 {
+			array = fmt.Sprintf("[%d]", f.Count)
+		}
+		declarations[i] = fmt.Sprintf("%s %s%s;", ctype, f.CName, array)
+		width = max(width, len(declarations[i]))
+	}
+	for i, f := range s.Fields {
+		key := s.Name + "." + f.GoName
+		if docs.gap[key] {
+			b.WriteByte('\n')
+		}
+		if text := docs.text[key]; text != "" {
+			fmt.Fprintf(b, "  %-*s  // %s\n", width, declarations[i], text)
+		} else {
+			fmt.Fprintf(b, "  %s\n", declarations[i])
+		}
+	}
+	b.WriteString("}")
+	if d.typedef {
+		b.WriteString(" " + name)
+	}
+	b.WriteString(";\n")
+	fmt.Fprintf(b, "%s(sizeof(%s) == %d, \"%s: size\");\n", d.assert, name, s.Size, name)
+	for _, f := range s.Fields {
+		fmt.Fprintf(b, "%s(%s(%s, %s) == %d, \"%s.%s: offset\");\n",
+			d.assert, d.offset, name, f.CName, f.Offset, name, f.CName)
+	}
+}
+
+func writeComment(b *strings.Builder, text string) {
+	if text == "" {
+		return
+	}
+	for line := range strings.Lines(text) {
+		b.WriteString("// " + strings.TrimRight(line, "\n") + "\n")
+	}
+}
+
+// docs are the comments of package abi, with Go names turned to C's, by
+// struct, constant (C name) or Struct.Field.
+type docs struct {
+	text map[string]string
+	gap  map[string]bool // a blank line stands before the field
+}
+
+var word = regexp.MustCompile(`\b(?:[A-Z]\w*\.)?[A-Z]\w*\b`)
+
+func readDocs() docs {
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, "abi.go", abi.Source, parser.ParseComments)
+	if err != nil {
+		panic(err) // the text that this program was compiled from
+	}
+	names := map[string]string{"Visible": "VISIBLE", "Final": "FINAL", "RopeLowBits": "ROPE_LOW_BITS"}
+	for _, s := range abi.Structs() {
+		for _, f := range s.Fields {
+			names[s.Name+"."+f.GoName] = s.Name + "." + f.CName
+			if strings.Contains(f.CName, "_") { // a word of one hump may be plain English
+				names[f.GoName] = f.CName
+			}
+		}
+	}
+	clean := func(g *ast.CommentGroup) string {
+		return word.ReplaceAllStringFunc(strings.TrimSpace(g.Text()), func(w string) string {
+			if c, ok := names[w]; ok {
+				return c
+			}
+			return w
+		})
+	}
+	d := docs{text: map[string]string{}, gap: map[string]bool{}}
+	for _, decl := range file.Decls {
+		gen, ok := decl.(*ast.GenDecl)
+		if !ok {
+			continue
+		}
+		for _, spec := range gen.Specs {
+			switch spec := spec.(type) {
+			case *ast.ValueSpec:
+				d.text[names[spec.Names[0].Name]] = clean(gen.Doc)
+			case *ast.TypeSpec:
+				structure, ok := spec.Type.(*ast.StructType)
+				if !ok {
+					continue
+				}
+				d.text[spec.Name.Name] = clean(gen.Doc)
+				last := 0
+				for _, f := range structure.Fields.List {
+					key := spec.Name.Name + "." + f.Names[0].Name
+					line := files.Position(f.Pos()).Line
+					d.text[key] = clean(f.Comment)
+					d.gap[key] = last > 0 && line > last+1
+					last = files.Position(f.End()).Line
+				}
+			}
+		}
+	}
+	return d
+}

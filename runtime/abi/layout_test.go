@@ -1,0 +1,106 @@
+package abi
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+func TestStructsListsEveryStruct(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "abi.go", Source, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.TypeSpec); ok {
+			if _, ok := spec.Type.(*ast.StructType); ok {
+				want = append(want, spec.Name.Name)
+			}
+		}
+		return true
+	})
+	var got []string
+	for _, s := range Structs() {
+		got = append(got, s.Name)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("Structs() = %v, abi.go has %v", got, want)
+	}
+}
+
+func TestLayout(t *testing.T) {
+	got, err := Layout(reflect.TypeFor[Run]())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Struct{Name: "Run", Size: 32, Fields: []Field{
+		{"Page", "page", "int32_t", 0, 4, 0},
+		{"Begin", "begin", "int32_t", 4, 4, 0},
+		{"End", "end", "int32_t", 8, 4, 0},
+		{"Offset", "offset", "int32_t", 12, 4, 0},
+		{"Causal", "causal", "int32_t", 16, 4, 0},
+		{"Reserved", "reserved", "int32_t", 20, 12, 3},
+	}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("Layout(Run) = %+v, want %+v", got, want)
+	}
+	attend := Structs()[0]
+	if want := int(unsafe.Offsetof(AttendParams{}.Scale)); attend.Fields[17].CName != "scale" || attend.Fields[17].Offset != want {
+		t.Errorf("AttendParams.Fields[17] = %+v, want scale at %d", attend.Fields[17], want)
+	}
+}
+
+func TestLayoutRefuses(t *testing.T) {
+	tests := []struct {
+		name  string
+		value any
+		want  string
+	}{
+		{"not a struct", 3, "not a struct"},
+		{"empty", struct{}{}, "no fields"},
+		{"padding inside", struct {
+			A int32
+			B DevicePtr
+		}{}, "field B: 4 bytes of padding before it"},
+		{"padding at the end", struct {
+			A DevicePtr
+			B int32
+		}{}, "4 bytes of padding at the end"},
+		{"int", struct{ A int }{}, "field A: type int has no fixed form in C"},
+		{"plain uint64", struct{ A uint64 }{}, "type uint64 has no fixed form"},
+		{"slice", struct{ A []int32 }{}, "type []int32 has no fixed form"},
+		{"nested array", struct{ A [2][2]int32 }{}, "has no fixed form"},
+		{"empty array", struct {
+			A int32
+			B [0]int32
+		}{}, "an array of no elements"},
+		{"unexported", struct{ a int32 }{}, "field a: must be exported"},
+		{"embedded", struct{ Run }{}, "field Run: must be exported and not embedded"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := Layout(reflect.TypeOf(test.value))
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want one that contains %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestSnake(t *testing.T) {
+	for name, want := range map[string]string{
+		"Q": "q", "KVHeads": "kv_heads", "QTokenStride": "q_token_stride", "PartialLSE": "partial_lse",
+		"LSE": "lse", "SrcK": "src_k", "SMs": "sms", "SMsUsed": "sms_used", "MaxSMs": "max_sms", "KCache": "k_cache",
+		"Runs": "runs", "Level2Rows": "level2_rows",
+	} {
+		if got := snake(name); got != want {
+			t.Errorf("snake(%s) = %s, want %s", name, got, want)
+		}
+	}
+}

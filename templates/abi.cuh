@@ -1,0 +1,202 @@
+// What crosses the border between Go and a kernel. Made from runtime/abi by
+// `go test ./gen/emit -run ABIHeader -update`; do not edit.
+#pragma once
+#include "ptx/sm80.cuh"
+
+namespace kgen {
+
+// VISIBLE is the Run.causal of a run whose every token all query tokens see.
+constexpr int VISIBLE = 1 << 30;
+// FINAL is the Item.slot of an item that covers all of its rows' keys and
+// writes Out itself.
+constexpr int FINAL = -1;
+// ROPE_LOW_BITS is the number of bits of a position that the low level of a
+// RoPE table covers: position = high<<ROPE_LOW_BITS + low.
+constexpr int ROPE_LOW_BITS = 10;
+
+// AttendParams launches prefill, extend and decode.
+// The grid is (item_count, kv_heads); items with q_count 0 do nothing.
+struct AttendParams {
+  void* q;                   // [tokens][query heads][head dim], un-rotated; element type of the spec
+  void* k_cache;             // pages, see the spec's cache layout
+  void* v_cache;             // pages, see the spec's cache layout
+  void* out;                 // [tokens][query heads][v head dim], element type of the spec
+  void* lse;                 // float32 [tokens][query heads], natural log, sink logit left out; may be null
+  void* partial_out;         // float32 [slots][query heads][v head dim]; used where Item.slot >= 0
+  void* partial_lse;         // float32 [slots][query heads], base 2, scores scaled
+  void* items;               // Item [item_count]
+  void* runs;                // Run []
+  void* page_table;          // int32 []: page indices, addressed by Run.page
+  void* positions;           // int32 [tokens]: position of each query token in its sequence
+  void* rope;                // float32 (cos, sin) [1<<ROPE_LOW_BITS + high rows][rotary dim / 2]
+  void* sink_logits;         // float32 [query heads]; null unless the spec has sink_logits
+
+  int32_t q_token_stride;    // elements from one token to the next in Q
+  int32_t out_token_stride;  // elements from one token to the next in Out
+  int32_t kv_heads;          // query heads are kv_heads * group
+  int32_t item_count;        // grid size
+  float scale;               // score scale, the RoPE attention factor of full rotation included
+  float rope_scale;          // factor on the rotated dimensions of the query; 1 but for scaled partial rotation
+};
+static_assert(sizeof(AttendParams) == 128, "AttendParams: size");
+static_assert(__builtin_offsetof(AttendParams, q) == 0, "AttendParams.q: offset");
+static_assert(__builtin_offsetof(AttendParams, k_cache) == 8, "AttendParams.k_cache: offset");
+static_assert(__builtin_offsetof(AttendParams, v_cache) == 16, "AttendParams.v_cache: offset");
+static_assert(__builtin_offsetof(AttendParams, out) == 24, "AttendParams.out: offset");
+static_assert(__builtin_offsetof(AttendParams, lse) == 32, "AttendParams.lse: offset");
+static_assert(__builtin_offsetof(AttendParams, partial_out) == 40, "AttendParams.partial_out: offset");
+static_assert(__builtin_offsetof(AttendParams, partial_lse) == 48, "AttendParams.partial_lse: offset");
+static_assert(__builtin_offsetof(AttendParams, items) == 56, "AttendParams.items: offset");
+static_assert(__builtin_offsetof(AttendParams, runs) == 64, "AttendParams.runs: offset");
+static_assert(__builtin_offsetof(AttendParams, page_table) == 72, "AttendParams.page_table: offset");
+static_assert(__builtin_offsetof(AttendParams, positions) == 80, "AttendParams.positions: offset");
+static_assert(__builtin_offsetof(AttendParams, rope) == 88, "AttendParams.rope: offset");
+static_assert(__builtin_offsetof(AttendParams, sink_logits) == 96, "AttendParams.sink_logits: offset");
+static_assert(__builtin_offsetof(AttendParams, q_token_stride) == 104, "AttendParams.q_token_stride: offset");
+static_assert(__builtin_offsetof(AttendParams, out_token_stride) == 108, "AttendParams.out_token_stride: offset");
+static_assert(__builtin_offsetof(AttendParams, kv_heads) == 112, "AttendParams.kv_heads: offset");
+static_assert(__builtin_offsetof(AttendParams, item_count) == 116, "AttendParams.item_count: offset");
+static_assert(__builtin_offsetof(AttendParams, scale) == 120, "AttendParams.scale: offset");
+static_assert(__builtin_offsetof(AttendParams, rope_scale) == 124, "AttendParams.rope_scale: offset");
+
+// Item is one work item: a tile of query tokens against a list of runs.
+struct Item {
+  int32_t q_begin;      // first query token
+  int32_t q_count;      // query tokens, at most tile rows / group; 0 for a padding item
+  int32_t q_index;      // index of q_begin in its sequence's block of query tokens, for Run.causal
+  int32_t run_begin;    // first run
+  int32_t run_end;      // one past the last run
+  int32_t slot;         // partial slot of token q_begin, or FINAL
+  int32_t slot_stride;  // slots from one token's to the next token's
+  int32_t reserved;
+};
+static_assert(sizeof(Item) == 32, "Item: size");
+static_assert(__builtin_offsetof(Item, q_begin) == 0, "Item.q_begin: offset");
+static_assert(__builtin_offsetof(Item, q_count) == 4, "Item.q_count: offset");
+static_assert(__builtin_offsetof(Item, q_index) == 8, "Item.q_index: offset");
+static_assert(__builtin_offsetof(Item, run_begin) == 12, "Item.run_begin: offset");
+static_assert(__builtin_offsetof(Item, run_end) == 16, "Item.run_end: offset");
+static_assert(__builtin_offsetof(Item, slot) == 20, "Item.slot: offset");
+static_assert(__builtin_offsetof(Item, slot_stride) == 24, "Item.slot_stride: offset");
+static_assert(__builtin_offsetof(Item, reserved) == 28, "Item.reserved: offset");
+
+// Run is a token range of one segment inside a work item.
+struct Run {
+  int32_t page;         // index in page_table of the segment's first page
+  int32_t begin;        // first token, counted from the start of the segment
+  int32_t end;          // one past the last token
+  int32_t offset;       // position of the segment's token 0 in the sequence
+  int32_t causal;       // token l is seen by query token i of the block iff l <= i + Causal
+  int32_t reserved[3];
+};
+static_assert(sizeof(Run) == 32, "Run: size");
+static_assert(__builtin_offsetof(Run, page) == 0, "Run.page: offset");
+static_assert(__builtin_offsetof(Run, begin) == 4, "Run.begin: offset");
+static_assert(__builtin_offsetof(Run, end) == 8, "Run.end: offset");
+static_assert(__builtin_offsetof(Run, offset) == 12, "Run.offset: offset");
+static_assert(__builtin_offsetof(Run, causal) == 16, "Run.causal: offset");
+static_assert(__builtin_offsetof(Run, reserved) == 20, "Run.reserved: offset");
+
+// AppendParams launches append: rotate K as the encoding says, write K and V
+// to pages. The grid is (Tokens, 1).
+struct AppendParams {
+  void* k;                 // [tokens][KV heads][head dim], un-rotated
+  void* v;                 // [tokens][KV heads][v head dim]
+  void* k_cache;           // pages
+  void* v_cache;           // pages
+  void* slots;             // int32 [tokens]: page * page size + place in the page; negative: skip the token
+  void* positions;         // int32 [tokens]: segment: position in the chunk; baked: position in the sequence; raw: not read
+  void* rope;              // as in AttendParams
+
+  int32_t k_token_stride;  // elements from one token to the next in K
+  int32_t v_token_stride;  // elements from one token to the next in V
+  int32_t kv_heads;
+  int32_t tokens;          // grid size
+};
+static_assert(sizeof(AppendParams) == 72, "AppendParams: size");
+static_assert(__builtin_offsetof(AppendParams, k) == 0, "AppendParams.k: offset");
+static_assert(__builtin_offsetof(AppendParams, v) == 8, "AppendParams.v: offset");
+static_assert(__builtin_offsetof(AppendParams, k_cache) == 16, "AppendParams.k_cache: offset");
+static_assert(__builtin_offsetof(AppendParams, v_cache) == 24, "AppendParams.v_cache: offset");
+static_assert(__builtin_offsetof(AppendParams, slots) == 32, "AppendParams.slots: offset");
+static_assert(__builtin_offsetof(AppendParams, positions) == 40, "AppendParams.positions: offset");
+static_assert(__builtin_offsetof(AppendParams, rope) == 48, "AppendParams.rope: offset");
+static_assert(__builtin_offsetof(AppendParams, k_token_stride) == 56, "AppendParams.k_token_stride: offset");
+static_assert(__builtin_offsetof(AppendParams, v_token_stride) == 60, "AppendParams.v_token_stride: offset");
+static_assert(__builtin_offsetof(AppendParams, kv_heads) == 64, "AppendParams.kv_heads: offset");
+static_assert(__builtin_offsetof(AppendParams, tokens) == 68, "AppendParams.tokens: offset");
+
+// MergeParams launches merge: partial results of the splits to outputs.
+// The grid is (tokens, ceil(query heads / warps)); a token with no slots is
+// left as it is.
+struct MergeParams {
+  void* partial_out;         // float32 [slots][query heads][v head dim]
+  void* partial_lse;         // float32 [slots][query heads], base 2, scores scaled
+  void* out;                 // [tokens][query heads][v head dim]
+  void* lse;                 // float32 [tokens][query heads], natural log; may be null
+  void* slot_begin;          // int32 [tokens+1]: token t owns the slots slot_begin[t] to slot_begin[t+1]
+  void* sink_logits;         // float32 [query heads]; null unless the spec has sink_logits
+
+  int32_t out_token_stride;  // elements from one token to the next in Out
+  int32_t q_heads;
+  int32_t tokens;
+  int32_t reserved;
+};
+static_assert(sizeof(MergeParams) == 64, "MergeParams: size");
+static_assert(__builtin_offsetof(MergeParams, partial_out) == 0, "MergeParams.partial_out: offset");
+static_assert(__builtin_offsetof(MergeParams, partial_lse) == 8, "MergeParams.partial_lse: offset");
+static_assert(__builtin_offsetof(MergeParams, out) == 16, "MergeParams.out: offset");
+static_assert(__builtin_offsetof(MergeParams, lse) == 24, "MergeParams.lse: offset");
+static_assert(__builtin_offsetof(MergeParams, slot_begin) == 32, "MergeParams.slot_begin: offset");
+static_assert(__builtin_offsetof(MergeParams, sink_logits) == 40, "MergeParams.sink_logits: offset");
+static_assert(__builtin_offsetof(MergeParams, out_token_stride) == 48, "MergeParams.out_token_stride: offset");
+static_assert(__builtin_offsetof(MergeParams, q_heads) == 52, "MergeParams.q_heads: offset");
+static_assert(__builtin_offsetof(MergeParams, tokens) == 56, "MergeParams.tokens: offset");
+static_assert(__builtin_offsetof(MergeParams, reserved) == 60, "MergeParams.reserved: offset");
+
+// MaterialiseParams launches materialise, the Block-Attention baseline: copy
+// segments into a sequence's own pages with K at its positions in the
+// sequence. The grid is (copy_count, kv_heads).
+struct MaterialiseParams {
+  void* src_k;         // pages, in the spec's encoding
+  void* src_v;         // pages
+  void* dst_k;         // pages, baked
+  void* dst_v;         // pages
+  void* copies;        // Copy [copy_count]
+  void* page_table;    // int32 []: page indices of source and destination
+  void* rope;          // as in AttendParams
+
+  int32_t kv_heads;
+  int32_t copy_count;  // grid size
+};
+static_assert(sizeof(MaterialiseParams) == 64, "MaterialiseParams: size");
+static_assert(__builtin_offsetof(MaterialiseParams, src_k) == 0, "MaterialiseParams.src_k: offset");
+static_assert(__builtin_offsetof(MaterialiseParams, src_v) == 8, "MaterialiseParams.src_v: offset");
+static_assert(__builtin_offsetof(MaterialiseParams, dst_k) == 16, "MaterialiseParams.dst_k: offset");
+static_assert(__builtin_offsetof(MaterialiseParams, dst_v) == 24, "MaterialiseParams.dst_v: offset");
+static_assert(__builtin_offsetof(MaterialiseParams, copies) == 32, "MaterialiseParams.copies: offset");
+static_assert(__builtin_offsetof(MaterialiseParams, page_table) == 40, "MaterialiseParams.page_table: offset");
+static_assert(__builtin_offsetof(MaterialiseParams, rope) == 48, "MaterialiseParams.rope: offset");
+static_assert(__builtin_offsetof(MaterialiseParams, kv_heads) == 56, "MaterialiseParams.kv_heads: offset");
+static_assert(__builtin_offsetof(MaterialiseParams, copy_count) == 60, "MaterialiseParams.copy_count: offset");
+
+// Copy is one work item of materialise.
+struct Copy {
+  int32_t src_page;     // index in page_table of the segment's first page
+  int32_t src_begin;    // first token, counted from the start of the segment
+  int32_t dst_page;     // index in page_table of the sequence's first page
+  int32_t dst_begin;    // place of token src_begin, counted from the start of the sequence's pages
+  int32_t count;        // tokens
+  int32_t offset;       // position of the segment's token 0 in the sequence
+  int32_t reserved[2];
+};
+static_assert(sizeof(Copy) == 32, "Copy: size");
+static_assert(__builtin_offsetof(Copy, src_page) == 0, "Copy.src_page: offset");
+static_assert(__builtin_offsetof(Copy, src_begin) == 4, "Copy.src_begin: offset");
+static_assert(__builtin_offsetof(Copy, dst_page) == 8, "Copy.dst_page: offset");
+static_assert(__builtin_offsetof(Copy, dst_begin) == 12, "Copy.dst_begin: offset");
+static_assert(__builtin_offsetof(Copy, count) == 16, "Copy.count: offset");
+static_assert(__builtin_offsetof(Copy, offset) == 20, "Copy.offset: offset");
+static_assert(__builtin_offsetof(Copy, reserved) == 24, "Copy.reserved: offset");
+
+}  // namespace kgen
