@@ -1,0 +1,306 @@
+package schedule_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/schedule"
+)
+
+func ExampleBuild() {
+	// A document of 100 tokens at offset 0 and 3 own tokens behind it, of which
+	// the last two are the query; cuts at every 64 keys.
+	lists, err := schedule.Build([]schedule.Sequence{{
+		Positions: []int32{101, 102},
+		Segments: []schedule.Segment{
+			{Page: 0, Tokens: 100},
+			{Page: 7, Tokens: 3, Offset: 100, Own: true},
+		},
+	}}, schedule.Options{Rows: 16, Group: 4, Causal: true, MaxPosition: 1 << 17, SplitTokens: 64})
+	if err != nil {
+		panic(err)
+	}
+	for _, item := range lists.Items {
+		fmt.Printf("%d query tokens from %d, slot %d + %d per token\n", item.QCount, item.QBegin, item.Slot, item.SlotStride)
+		for _, r := range lists.Runs[item.RunBegin:item.RunEnd] {
+			fmt.Printf("  page %d: tokens %d to %d at offset %d, causal %d\n", r.Page, r.Begin, r.End, r.Offset, r.Causal)
+		}
+	}
+	fmt.Println(lists.SlotBegin, lists.Slots)
+	// Output:
+	// 2 query tokens from 0, slot 0 + 2 per token
+	//   page 0: tokens 0 to 64 at offset 0, causal 1073741824
+	// 2 query tokens from 0, slot 1 + 2 per token
+	//   page 0: tokens 64 to 100 at offset 0, causal 1073741824
+	//   page 7: tokens 0 to 3 at offset 100, causal 1
+	// [0 2 4] 4
+}
+
+// Every (query token, key that it sees) is in exactly one item; no slot is
+// used twice; merge finds each token's slots where its items wrote them.
+func TestCoverage(t *testing.T) {
+	for seed := range uint64(3000) {
+		sequences, o := random(rand.New(rand.NewPCG(seed, 0)))
+		lists, err := schedule.Build(sequences, o)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		checkLists(t, fmt.Sprintf("seed %d", seed), sequences, o, lists)
+		if t.Failed() {
+			t.Fatalf("options %+v, sequences %+v", o, sequences)
+		}
+	}
+}
+
+type key struct {
+	token, page, l int32
+}
+
+func checkLists(t *testing.T, name string, sequences []schedule.Sequence, o schedule.Options, lists schedule.Lists) {
+	t.Helper()
+	positions := map[int32]int32{}
+	want := map[key]bool{}
+	for _, s := range sequences {
+		n := len(s.Positions)
+		for i, p := range s.Positions {
+			positions[s.QueryBegin+int32(i)] = p
+			for _, segment := range s.Segments {
+				for l := range segment.Tokens {
+					if segment.Own && o.Causal && int(l) > i+int(segment.Tokens)-n {
+						continue
+					}
+					if inWindow(o, p, segment.Offset+l) {
+						want[key{s.QueryBegin + int32(i), segment.Page, l}] = true
+					}
+				}
+			}
+		}
+	}
+	got := map[key]bool{}
+	slots := map[int32]int32{} // slot -> token
+	covered := map[int32]int{} // token -> items that write it
+	previous := 1 << 60
+	for _, item := range lists.Items {
+		if item.QCount < 1 || int(item.QCount)*o.Group > o.Rows {
+			t.Errorf("%s: an item of %d query tokens", name, item.QCount)
+		}
+		keys := 0
+		for _, r := range lists.Runs[item.RunBegin:item.RunEnd] {
+			if r.Begin >= r.End {
+				t.Errorf("%s: an empty run %+v", name, r)
+			}
+			keys += int(r.End - r.Begin)
+			for i := range item.QCount {
+				for l := r.Begin; l < r.End; l++ {
+					if l > item.QIndex+i+r.Causal || !inWindow(o, positions[item.QBegin+i], r.Offset+l) {
+						continue
+					}
+					k := key{item.QBegin + i, r.Page, l}
+					if got[k] {
+						t.Errorf("%s: %+v is in two items", name, k)
+					}
+					got[k] = true
+				}
+			}
+		}
+		if keys > previous {
+			t.Errorf("%s: an item of %d keys behind one of %d", name, keys, previous)
+		}
+		previous = keys
+		for i := range item.QCount {
+			token := item.QBegin + i
+			covered[token]++
+			if item.Slot == abi.Final {
+				continue
+			}
+			slot := item.Slot + i*item.SlotStride
+			if other, ok := slots[slot]; ok {
+				t.Errorf("%s: slot %d of token %d is that of token %d too", name, slot, token, other)
+			}
+			slots[slot] = token
+		}
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s: %d (query, key) pairs are covered, want %d", name, len(got), len(want))
+	}
+	if len(slots) != lists.Slots {
+		t.Errorf("%s: %d slots are written, Slots is %d", name, len(slots), lists.Slots)
+	}
+	for token := range int32(len(lists.SlotBegin) - 1) {
+		begin, end := lists.SlotBegin[token], lists.SlotBegin[token+1]
+		for slot := begin; slot < end; slot++ {
+			if owner, ok := slots[slot]; !ok || owner != token {
+				t.Errorf("%s: slot %d of token %d was written by token %d (%v)", name, slot, token, owner, ok)
+			}
+		}
+		_, queried := positions[token]
+		if items := covered[token]; queried != (items > 0) || items > 1 && items != int(end-begin) || items == 1 && end != begin {
+			t.Errorf("%s: token %d has %d items and %d slots", name, token, items, end-begin)
+		}
+	}
+}
+
+// The window, once more and from its definition.
+func inWindow(o schedule.Options, query, key int32) bool {
+	return o.Window == 0 || int(query-key) < o.Window || int(key) < o.SinkTokens
+}
+
+// A sequence's items are the same alone and in a batch.
+func TestBatchInvariance(t *testing.T) {
+	for seed := range uint64(500) {
+		sequences, o := random(rand.New(rand.NewPCG(seed, 1)))
+		batch, err := schedule.Build(sequences, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range sequences {
+			alone, err := schedule.Build([]schedule.Sequence{s}, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, got := work(alone, s), work(batch, s)
+			if !reflect.DeepEqual(got, want) {
+				t.Fatalf("seed %d: sequence %d\nalone    %+v\nin batch %+v", seed, i, want, got)
+			}
+		}
+	}
+}
+
+// work is what the lists say of one sequence, in a form that does not depend on
+// where in the lists it stands.
+func work(l schedule.Lists, s schedule.Sequence) map[string][]abi.Run {
+	m := map[string][]abi.Run{}
+	for _, item := range l.Items {
+		if item.QBegin < s.QueryBegin || item.QBegin >= s.QueryBegin+int32(len(s.Positions)) {
+			continue
+		}
+		split := item.Slot
+		if item.Slot != abi.Final {
+			split -= l.SlotBegin[item.QBegin]
+		}
+		name := fmt.Sprint(item.QBegin, item.QCount, item.QIndex, split, item.SlotStride)
+		m[name] = append([]abi.Run(nil), l.Runs[item.RunBegin:item.RunEnd]...)
+	}
+	return m
+}
+
+func TestTrim(t *testing.T) {
+	own := func(tokens, offset int32) []schedule.Segment {
+		return []schedule.Segment{{Tokens: tokens, Offset: offset, Own: true}}
+	}
+	for _, c := range []struct {
+		name      string
+		options   schedule.Options
+		positions []int32
+		segments  []schedule.Segment
+		want      string // the runs' Begin-End, items separated by a bar
+	}{
+		{"causal, one row a tile", schedule.Options{Rows: 1, Causal: true}, []int32{0, 1, 2}, own(3, 0), "0-3 | 0-2 | 0-1"},
+		{"not causal", schedule.Options{Rows: 1}, []int32{0, 1, 2}, own(3, 0), "0-3 | 0-3 | 0-3"},
+		{"window", schedule.Options{Rows: 1, Window: 10}, []int32{50}, own(40, 20), "21-40"},
+		{"window of the lowest row", schedule.Options{Rows: 2, Window: 10}, []int32{50, 45}, own(40, 20), "16-40"},
+		{"window and sink tokens", schedule.Options{Rows: 1, Window: 10, SinkTokens: 4}, []int32{50}, own(60, 0), "0-4 41-60"},
+		{"sink tokens next to the window", schedule.Options{Rows: 1, Window: 10, SinkTokens: 41}, []int32{50}, own(60, 0), "0-60"},
+		{"all behind the window", schedule.Options{Rows: 1, Window: 10}, []int32{500}, own(60, 0), ""},
+		{"empty segments", schedule.Options{Rows: 1}, []int32{5}, []schedule.Segment{{}, {Tokens: 2}, {}}, "0-2"},
+		{"splits across segments", schedule.Options{Rows: 1, SplitTokens: 4}, []int32{5},
+			[]schedule.Segment{{Tokens: 3}, {Tokens: 3}, {Tokens: 6}}, "0-3 0-1 | 1-3 0-2 | 2-6"},
+		{"at most two splits", schedule.Options{Rows: 1, SplitTokens: 4, MaxSplits: 2}, []int32{5},
+			[]schedule.Segment{{Tokens: 17}}, "0-12 | 12-17"},
+	} {
+		c.options.Group, c.options.MaxPosition = 1, 1000
+		l, err := schedule.Build([]schedule.Sequence{{Positions: c.positions, Segments: c.segments}}, c.options)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		var items []string
+		for _, item := range l.Items {
+			var runs []string
+			for _, r := range l.Runs[item.RunBegin:item.RunEnd] {
+				runs = append(runs, fmt.Sprintf("%d-%d", r.Begin, r.End))
+			}
+			items = append(items, strings.Join(runs, " "))
+		}
+		if got := strings.Join(items, " | "); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestErrors(t *testing.T) {
+	good := schedule.Options{Rows: 16, Group: 4, Causal: true, MaxPosition: 100}
+	with := func(change func(*schedule.Options)) schedule.Options {
+		o := good
+		change(&o)
+		return o
+	}
+	one := func(segments ...schedule.Segment) []schedule.Sequence {
+		return []schedule.Sequence{{Positions: []int32{0, 1}, Segments: segments}}
+	}
+	for _, c := range []struct {
+		options   schedule.Options
+		sequences []schedule.Sequence
+		want      string
+	}{
+		{with(func(o *schedule.Options) { o.Rows = 3 }), nil, "a tile of 3 rows does not hold a group of 4 query heads"},
+		{with(func(o *schedule.Options) { o.MaxPosition = 0 }), nil, "MaxPosition is 0"},
+		{with(func(o *schedule.Options) { o.SplitTokens = -1 }), nil, "SplitTokens is -1"},
+		{good, []schedule.Sequence{{}}, "sequence 0: no query tokens"},
+		{good, []schedule.Sequence{{QueryBegin: -1, Positions: []int32{0}}}, "sequence 0: query tokens -1 to 0"},
+		{good, []schedule.Sequence{{Positions: []int32{100}}}, "sequence 0: query token 0 of the block is at position 100, want 0 to 99"},
+		{good, one(schedule.Segment{Tokens: 50, Offset: 51}), "sequence 0: segment 0: positions 51 to 100, want them within 0 to 99"},
+		{good, one(schedule.Segment{Tokens: -1}), "sequence 0: segment 0: -1 tokens"},
+		{good, one(schedule.Segment{Page: -1}), "page table index -1"},
+		{good, one(schedule.Segment{Tokens: 1, Own: true}), "1 own tokens do not hold the 2 query tokens"},
+		{good, one(schedule.Segment{Tokens: 2, Own: true}, schedule.Segment{Tokens: 2, Own: true}), "segment 1: a second segment of own tokens; segment 0"},
+		{good, []schedule.Sequence{{QueryBegin: 5, Positions: []int32{1}}, {QueryBegin: 4, Positions: []int32{1, 2}}},
+			"sequence 0: query token 5 belongs to sequence 1 already"},
+	} {
+		_, err := schedule.Build(c.sequences, c.options)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error %v, want %q in it", err, c.want)
+		}
+	}
+}
+
+// random makes small ragged sequences with distinct pages, in any order of
+// query tokens, with gaps between them.
+func random(rng *rand.Rand) ([]schedule.Sequence, schedule.Options) {
+	o := schedule.Options{Group: 1 + rng.IntN(4), Causal: rng.IntN(2) == 0, MaxPosition: 400}
+	o.Rows = o.Group + rng.IntN(9)
+	if rng.IntN(2) == 0 {
+		o.Window, o.SinkTokens = 1+rng.IntN(60), rng.IntN(30)
+	}
+	if rng.IntN(2) == 0 {
+		o.SplitTokens, o.MaxSplits = 1+rng.IntN(20), rng.IntN(4)
+	}
+	var sequences []schedule.Sequence
+	query, page := int32(0), int32(0)
+	for range rng.IntN(5) {
+		query += rng.Int32N(2)
+		s := schedule.Sequence{QueryBegin: query}
+		for range 1 + rng.IntN(8) {
+			s.Positions = append(s.Positions, rng.Int32N(400))
+		}
+		query += int32(len(s.Positions))
+		n := rng.IntN(4)
+		own := rng.IntN(n + 1)
+		for i := range n {
+			segment := schedule.Segment{Page: page, Tokens: rng.Int32N(30), Offset: rng.Int32N(300)}
+			if i == own {
+				segment.Own = true
+				segment.Tokens += int32(len(s.Positions))
+			}
+			s.Segments = append(s.Segments, segment)
+			page++
+		}
+		sequences = append(sequences, s)
+	}
+	rng.Shuffle(len(sequences), func(i, j int) { sequences[i], sequences[j] = sequences[j], sequences[i] })
+	return sequences, o
+}
