@@ -1,4 +1,6 @@
 // Package spec turns a YAML file into a checked, resolved Spec.
+//
+// specs/README.md describes the file: every field, unit and default.
 package spec
 
 import "github.com/kgen-project/kgen/runtime/rope"
@@ -9,13 +11,24 @@ import "github.com/kgen-project/kgen/runtime/rope"
 type Spec struct {
 	Name    string
 	Model   Model
+	Rule    rope.Rule // what Rope was resolved from
 	Rope    rope.Variant
 	Cache   Cache
 	Masks   Masks
-	Scale   float64 // score scale without the RoPE attention factor; default 1/sqrt(head dim)
-	Kinds   []Kind  // in the order of AllKinds
-	Targets []Target
+	Scale   float64       // score scale without the RoPE attention factor; default 1/sqrt(head dim)
+	Kinds   []Kind        // in the order of AllKinds
+	Targets []Target      // in the order of AllTargets
 	Tiles   map[Kind]Tile // kinds given by hand; a kind that is absent is auto
+
+	// Positions says where the file gives a field, by its path, such as
+	// tiles.prefill.rows. A field that the file leaves out is not in it.
+	Positions map[string]Position
+}
+
+// WithEncoding returns a sibling of s that differs in its encoding alone.
+func WithEncoding(s Spec, e Encoding) Spec {
+	s.Cache.Encoding = e
+	return s
 }
 
 // Model is the shape of one attention layer.
@@ -86,8 +99,14 @@ const (
 // AllKinds is every kind of this version, in the order of output.
 var AllKinds = []Kind{Append, Prefill, Extend, Decode, Merge, Materialise}
 
+// TiledKinds is the kinds that a spec can give tiles for.
+var TiledKinds = []Kind{Prefill, Extend, Decode}
+
 // Target is an architecture that cubins are made for, such as sm_90a.
 type Target string
+
+// AllTargets is every target of this version.
+var AllTargets = []Target{"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"}
 
 // Tile is the hand-given part of a plan; zero fields are left to the planner.
 type Tile struct {
