@@ -3,6 +3,12 @@
 #pragma once
 #include "ptx/sm80.cuh"
 
+#ifdef __CUDACC_RTC__
+#define KGEN_OFFSET(type, field) __INTADDR__(&((type*)0)->field)
+#else
+#define KGEN_OFFSET(type, field) __builtin_offsetof(type, field)
+#endif
+
 namespace kgen {
 
 // VISIBLE is the Run.causal of a run whose every token all query tokens see.
@@ -39,25 +45,25 @@ struct AttendParams {
   float rope_scale;          // factor on the rotated dimensions of the query; 1 but for scaled partial rotation
 };
 static_assert(sizeof(AttendParams) == 128, "AttendParams: size");
-static_assert(__builtin_offsetof(AttendParams, q) == 0, "AttendParams.q: offset");
-static_assert(__builtin_offsetof(AttendParams, k_cache) == 8, "AttendParams.k_cache: offset");
-static_assert(__builtin_offsetof(AttendParams, v_cache) == 16, "AttendParams.v_cache: offset");
-static_assert(__builtin_offsetof(AttendParams, out) == 24, "AttendParams.out: offset");
-static_assert(__builtin_offsetof(AttendParams, lse) == 32, "AttendParams.lse: offset");
-static_assert(__builtin_offsetof(AttendParams, partial_out) == 40, "AttendParams.partial_out: offset");
-static_assert(__builtin_offsetof(AttendParams, partial_lse) == 48, "AttendParams.partial_lse: offset");
-static_assert(__builtin_offsetof(AttendParams, items) == 56, "AttendParams.items: offset");
-static_assert(__builtin_offsetof(AttendParams, runs) == 64, "AttendParams.runs: offset");
-static_assert(__builtin_offsetof(AttendParams, page_table) == 72, "AttendParams.page_table: offset");
-static_assert(__builtin_offsetof(AttendParams, positions) == 80, "AttendParams.positions: offset");
-static_assert(__builtin_offsetof(AttendParams, rope) == 88, "AttendParams.rope: offset");
-static_assert(__builtin_offsetof(AttendParams, sink_logits) == 96, "AttendParams.sink_logits: offset");
-static_assert(__builtin_offsetof(AttendParams, q_token_stride) == 104, "AttendParams.q_token_stride: offset");
-static_assert(__builtin_offsetof(AttendParams, out_token_stride) == 108, "AttendParams.out_token_stride: offset");
-static_assert(__builtin_offsetof(AttendParams, kv_heads) == 112, "AttendParams.kv_heads: offset");
-static_assert(__builtin_offsetof(AttendParams, item_count) == 116, "AttendParams.item_count: offset");
-static_assert(__builtin_offsetof(AttendParams, scale) == 120, "AttendParams.scale: offset");
-static_assert(__builtin_offsetof(AttendParams, rope_scale) == 124, "AttendParams.rope_scale: offset");
+static_assert(KGEN_OFFSET(AttendParams, q) == 0, "AttendParams.q: offset");
+static_assert(KGEN_OFFSET(AttendParams, k_cache) == 8, "AttendParams.k_cache: offset");
+static_assert(KGEN_OFFSET(AttendParams, v_cache) == 16, "AttendParams.v_cache: offset");
+static_assert(KGEN_OFFSET(AttendParams, out) == 24, "AttendParams.out: offset");
+static_assert(KGEN_OFFSET(AttendParams, lse) == 32, "AttendParams.lse: offset");
+static_assert(KGEN_OFFSET(AttendParams, partial_out) == 40, "AttendParams.partial_out: offset");
+static_assert(KGEN_OFFSET(AttendParams, partial_lse) == 48, "AttendParams.partial_lse: offset");
+static_assert(KGEN_OFFSET(AttendParams, items) == 56, "AttendParams.items: offset");
+static_assert(KGEN_OFFSET(AttendParams, runs) == 64, "AttendParams.runs: offset");
+static_assert(KGEN_OFFSET(AttendParams, page_table) == 72, "AttendParams.page_table: offset");
+static_assert(KGEN_OFFSET(AttendParams, positions) == 80, "AttendParams.positions: offset");
+static_assert(KGEN_OFFSET(AttendParams, rope) == 88, "AttendParams.rope: offset");
+static_assert(KGEN_OFFSET(AttendParams, sink_logits) == 96, "AttendParams.sink_logits: offset");
+static_assert(KGEN_OFFSET(AttendParams, q_token_stride) == 104, "AttendParams.q_token_stride: offset");
+static_assert(KGEN_OFFSET(AttendParams, out_token_stride) == 108, "AttendParams.out_token_stride: offset");
+static_assert(KGEN_OFFSET(AttendParams, kv_heads) == 112, "AttendParams.kv_heads: offset");
+static_assert(KGEN_OFFSET(AttendParams, item_count) == 116, "AttendParams.item_count: offset");
+static_assert(KGEN_OFFSET(AttendParams, scale) == 120, "AttendParams.scale: offset");
+static_assert(KGEN_OFFSET(AttendParams, rope_scale) == 124, "AttendParams.rope_scale: offset");
 
 // Item is one work item: a tile of query tokens against a list of runs.
 struct Item {
@@ -71,14 +77,14 @@ struct Item {
   int32_t reserved;
 };
 static_assert(sizeof(Item) == 32, "Item: size");
-static_assert(__builtin_offsetof(Item, q_begin) == 0, "Item.q_begin: offset");
-static_assert(__builtin_offsetof(Item, q_count) == 4, "Item.q_count: offset");
-static_assert(__builtin_offsetof(Item, q_index) == 8, "Item.q_index: offset");
-static_assert(__builtin_offsetof(Item, run_begin) == 12, "Item.run_begin: offset");
-static_assert(__builtin_offsetof(Item, run_end) == 16, "Item.run_end: offset");
-static_assert(__builtin_offsetof(Item, slot) == 20, "Item.slot: offset");
-static_assert(__builtin_offsetof(Item, slot_stride) == 24, "Item.slot_stride: offset");
-static_assert(__builtin_offsetof(Item, reserved) == 28, "Item.reserved: offset");
+static_assert(KGEN_OFFSET(Item, q_begin) == 0, "Item.q_begin: offset");
+static_assert(KGEN_OFFSET(Item, q_count) == 4, "Item.q_count: offset");
+static_assert(KGEN_OFFSET(Item, q_index) == 8, "Item.q_index: offset");
+static_assert(KGEN_OFFSET(Item, run_begin) == 12, "Item.run_begin: offset");
+static_assert(KGEN_OFFSET(Item, run_end) == 16, "Item.run_end: offset");
+static_assert(KGEN_OFFSET(Item, slot) == 20, "Item.slot: offset");
+static_assert(KGEN_OFFSET(Item, slot_stride) == 24, "Item.slot_stride: offset");
+static_assert(KGEN_OFFSET(Item, reserved) == 28, "Item.reserved: offset");
 
 // Run is a token range of one segment inside a work item.
 struct Run {
@@ -90,12 +96,12 @@ struct Run {
   int32_t reserved[3];
 };
 static_assert(sizeof(Run) == 32, "Run: size");
-static_assert(__builtin_offsetof(Run, page) == 0, "Run.page: offset");
-static_assert(__builtin_offsetof(Run, begin) == 4, "Run.begin: offset");
-static_assert(__builtin_offsetof(Run, end) == 8, "Run.end: offset");
-static_assert(__builtin_offsetof(Run, offset) == 12, "Run.offset: offset");
-static_assert(__builtin_offsetof(Run, causal) == 16, "Run.causal: offset");
-static_assert(__builtin_offsetof(Run, reserved) == 20, "Run.reserved: offset");
+static_assert(KGEN_OFFSET(Run, page) == 0, "Run.page: offset");
+static_assert(KGEN_OFFSET(Run, begin) == 4, "Run.begin: offset");
+static_assert(KGEN_OFFSET(Run, end) == 8, "Run.end: offset");
+static_assert(KGEN_OFFSET(Run, offset) == 12, "Run.offset: offset");
+static_assert(KGEN_OFFSET(Run, causal) == 16, "Run.causal: offset");
+static_assert(KGEN_OFFSET(Run, reserved) == 20, "Run.reserved: offset");
 
 // AppendParams launches append: rotate K as the encoding says, write K and V
 // to pages. The grid is (Tokens, 1).
@@ -114,17 +120,17 @@ struct AppendParams {
   int32_t tokens;          // grid size
 };
 static_assert(sizeof(AppendParams) == 72, "AppendParams: size");
-static_assert(__builtin_offsetof(AppendParams, k) == 0, "AppendParams.k: offset");
-static_assert(__builtin_offsetof(AppendParams, v) == 8, "AppendParams.v: offset");
-static_assert(__builtin_offsetof(AppendParams, k_cache) == 16, "AppendParams.k_cache: offset");
-static_assert(__builtin_offsetof(AppendParams, v_cache) == 24, "AppendParams.v_cache: offset");
-static_assert(__builtin_offsetof(AppendParams, slots) == 32, "AppendParams.slots: offset");
-static_assert(__builtin_offsetof(AppendParams, positions) == 40, "AppendParams.positions: offset");
-static_assert(__builtin_offsetof(AppendParams, rope) == 48, "AppendParams.rope: offset");
-static_assert(__builtin_offsetof(AppendParams, k_token_stride) == 56, "AppendParams.k_token_stride: offset");
-static_assert(__builtin_offsetof(AppendParams, v_token_stride) == 60, "AppendParams.v_token_stride: offset");
-static_assert(__builtin_offsetof(AppendParams, kv_heads) == 64, "AppendParams.kv_heads: offset");
-static_assert(__builtin_offsetof(AppendParams, tokens) == 68, "AppendParams.tokens: offset");
+static_assert(KGEN_OFFSET(AppendParams, k) == 0, "AppendParams.k: offset");
+static_assert(KGEN_OFFSET(AppendParams, v) == 8, "AppendParams.v: offset");
+static_assert(KGEN_OFFSET(AppendParams, k_cache) == 16, "AppendParams.k_cache: offset");
+static_assert(KGEN_OFFSET(AppendParams, v_cache) == 24, "AppendParams.v_cache: offset");
+static_assert(KGEN_OFFSET(AppendParams, slots) == 32, "AppendParams.slots: offset");
+static_assert(KGEN_OFFSET(AppendParams, positions) == 40, "AppendParams.positions: offset");
+static_assert(KGEN_OFFSET(AppendParams, rope) == 48, "AppendParams.rope: offset");
+static_assert(KGEN_OFFSET(AppendParams, k_token_stride) == 56, "AppendParams.k_token_stride: offset");
+static_assert(KGEN_OFFSET(AppendParams, v_token_stride) == 60, "AppendParams.v_token_stride: offset");
+static_assert(KGEN_OFFSET(AppendParams, kv_heads) == 64, "AppendParams.kv_heads: offset");
+static_assert(KGEN_OFFSET(AppendParams, tokens) == 68, "AppendParams.tokens: offset");
 
 // MergeParams launches merge: partial results of the splits to outputs.
 // The grid is (tokens, ceil(query heads / warps)); a token with no slots is
@@ -143,16 +149,16 @@ struct MergeParams {
   int32_t reserved;
 };
 static_assert(sizeof(MergeParams) == 64, "MergeParams: size");
-static_assert(__builtin_offsetof(MergeParams, partial_out) == 0, "MergeParams.partial_out: offset");
-static_assert(__builtin_offsetof(MergeParams, partial_lse) == 8, "MergeParams.partial_lse: offset");
-static_assert(__builtin_offsetof(MergeParams, out) == 16, "MergeParams.out: offset");
-static_assert(__builtin_offsetof(MergeParams, lse) == 24, "MergeParams.lse: offset");
-static_assert(__builtin_offsetof(MergeParams, slot_begin) == 32, "MergeParams.slot_begin: offset");
-static_assert(__builtin_offsetof(MergeParams, sink_logits) == 40, "MergeParams.sink_logits: offset");
-static_assert(__builtin_offsetof(MergeParams, out_token_stride) == 48, "MergeParams.out_token_stride: offset");
-static_assert(__builtin_offsetof(MergeParams, q_heads) == 52, "MergeParams.q_heads: offset");
-static_assert(__builtin_offsetof(MergeParams, tokens) == 56, "MergeParams.tokens: offset");
-static_assert(__builtin_offsetof(MergeParams, reserved) == 60, "MergeParams.reserved: offset");
+static_assert(KGEN_OFFSET(MergeParams, partial_out) == 0, "MergeParams.partial_out: offset");
+static_assert(KGEN_OFFSET(MergeParams, partial_lse) == 8, "MergeParams.partial_lse: offset");
+static_assert(KGEN_OFFSET(MergeParams, out) == 16, "MergeParams.out: offset");
+static_assert(KGEN_OFFSET(MergeParams, lse) == 24, "MergeParams.lse: offset");
+static_assert(KGEN_OFFSET(MergeParams, slot_begin) == 32, "MergeParams.slot_begin: offset");
+static_assert(KGEN_OFFSET(MergeParams, sink_logits) == 40, "MergeParams.sink_logits: offset");
+static_assert(KGEN_OFFSET(MergeParams, out_token_stride) == 48, "MergeParams.out_token_stride: offset");
+static_assert(KGEN_OFFSET(MergeParams, q_heads) == 52, "MergeParams.q_heads: offset");
+static_assert(KGEN_OFFSET(MergeParams, tokens) == 56, "MergeParams.tokens: offset");
+static_assert(KGEN_OFFSET(MergeParams, reserved) == 60, "MergeParams.reserved: offset");
 
 // MaterialiseParams launches materialise, the Block-Attention baseline: copy
 // segments into a sequence's own pages with K at its positions in the
@@ -170,15 +176,15 @@ struct MaterialiseParams {
   int32_t copy_count;  // grid size
 };
 static_assert(sizeof(MaterialiseParams) == 64, "MaterialiseParams: size");
-static_assert(__builtin_offsetof(MaterialiseParams, src_k) == 0, "MaterialiseParams.src_k: offset");
-static_assert(__builtin_offsetof(MaterialiseParams, src_v) == 8, "MaterialiseParams.src_v: offset");
-static_assert(__builtin_offsetof(MaterialiseParams, dst_k) == 16, "MaterialiseParams.dst_k: offset");
-static_assert(__builtin_offsetof(MaterialiseParams, dst_v) == 24, "MaterialiseParams.dst_v: offset");
-static_assert(__builtin_offsetof(MaterialiseParams, copies) == 32, "MaterialiseParams.copies: offset");
-static_assert(__builtin_offsetof(MaterialiseParams, page_table) == 40, "MaterialiseParams.page_table: offset");
-static_assert(__builtin_offsetof(MaterialiseParams, rope) == 48, "MaterialiseParams.rope: offset");
-static_assert(__builtin_offsetof(MaterialiseParams, kv_heads) == 56, "MaterialiseParams.kv_heads: offset");
-static_assert(__builtin_offsetof(MaterialiseParams, copy_count) == 60, "MaterialiseParams.copy_count: offset");
+static_assert(KGEN_OFFSET(MaterialiseParams, src_k) == 0, "MaterialiseParams.src_k: offset");
+static_assert(KGEN_OFFSET(MaterialiseParams, src_v) == 8, "MaterialiseParams.src_v: offset");
+static_assert(KGEN_OFFSET(MaterialiseParams, dst_k) == 16, "MaterialiseParams.dst_k: offset");
+static_assert(KGEN_OFFSET(MaterialiseParams, dst_v) == 24, "MaterialiseParams.dst_v: offset");
+static_assert(KGEN_OFFSET(MaterialiseParams, copies) == 32, "MaterialiseParams.copies: offset");
+static_assert(KGEN_OFFSET(MaterialiseParams, page_table) == 40, "MaterialiseParams.page_table: offset");
+static_assert(KGEN_OFFSET(MaterialiseParams, rope) == 48, "MaterialiseParams.rope: offset");
+static_assert(KGEN_OFFSET(MaterialiseParams, kv_heads) == 56, "MaterialiseParams.kv_heads: offset");
+static_assert(KGEN_OFFSET(MaterialiseParams, copy_count) == 60, "MaterialiseParams.copy_count: offset");
 
 // Copy is one work item of materialise.
 struct Copy {
@@ -191,12 +197,12 @@ struct Copy {
   int32_t reserved[2];
 };
 static_assert(sizeof(Copy) == 32, "Copy: size");
-static_assert(__builtin_offsetof(Copy, src_page) == 0, "Copy.src_page: offset");
-static_assert(__builtin_offsetof(Copy, src_begin) == 4, "Copy.src_begin: offset");
-static_assert(__builtin_offsetof(Copy, dst_page) == 8, "Copy.dst_page: offset");
-static_assert(__builtin_offsetof(Copy, dst_begin) == 12, "Copy.dst_begin: offset");
-static_assert(__builtin_offsetof(Copy, count) == 16, "Copy.count: offset");
-static_assert(__builtin_offsetof(Copy, offset) == 20, "Copy.offset: offset");
-static_assert(__builtin_offsetof(Copy, reserved) == 24, "Copy.reserved: offset");
+static_assert(KGEN_OFFSET(Copy, src_page) == 0, "Copy.src_page: offset");
+static_assert(KGEN_OFFSET(Copy, src_begin) == 4, "Copy.src_begin: offset");
+static_assert(KGEN_OFFSET(Copy, dst_page) == 8, "Copy.dst_page: offset");
+static_assert(KGEN_OFFSET(Copy, dst_begin) == 12, "Copy.dst_begin: offset");
+static_assert(KGEN_OFFSET(Copy, count) == 16, "Copy.count: offset");
+static_assert(KGEN_OFFSET(Copy, offset) == 20, "Copy.offset: offset");
+static_assert(KGEN_OFFSET(Copy, reserved) == 24, "Copy.reserved: offset");
 
 }  // namespace kgen

@@ -22,7 +22,7 @@ type dialect struct {
 }
 
 var (
-	cudaDialect   = dialect{pointer: "void*", assert: "static_assert", offset: "__builtin_offsetof"}
+	cudaDialect   = dialect{pointer: "void*", assert: "static_assert", offset: "KGEN_OFFSET"}
 	headerDialect = dialect{pointer: "uint64_t", prefix: "Kgen", typedef: true, assert: "KGEN_STATIC_ASSERT", offset: "offsetof"}
 )
 
@@ -36,13 +36,22 @@ var abiConstants = []struct {
 	{"ROPE_LOW_BITS", abi.RopeLowBits},
 }
 
+// offsetMacro: NVRTC has no offsetof without a header, but the builtin that
+// its front end makes offsetof of.
+const offsetMacro = `#ifdef __CUDACC_RTC__
+#define KGEN_OFFSET(type, field) __INTADDR__(&((type*)0)->field)
+#else
+#define KGEN_OFFSET(type, field) __builtin_offsetof(type, field)
+#endif
+`
+
 // ABIHeader is the text of templates/abi.cuh: every struct and constant of
 // package abi, for editors and compilers that open the templates themselves.
 func ABIHeader() []byte {
 	var b strings.Builder
 	b.WriteString("// What crosses the border between Go and a kernel. Made from runtime/abi by\n" +
 		"// `go test ./gen/emit -run ABIHeader -update`; do not edit.\n" +
-		"#pragma once\n#include \"ptx/sm80.cuh\"\n\nnamespace kgen {\n\n")
+		"#pragma once\n#include \"ptx/sm80.cuh\"\n\n" + offsetMacro + "\nnamespace kgen {\n\n")
 	b.WriteString(cudaABI(func(string) bool { return true }))
 	b.WriteString("\n}  // namespace kgen\n")
 	return []byte(b.String())
