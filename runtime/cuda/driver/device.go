@@ -1,0 +1,258 @@
+// Package driver is a cuda.Device on an NVIDIA GPU: libcuda called without
+// cgo.
+//
+// A CUDA context is current per OS thread, and goroutines move between
+// threads. Every call here therefore pins its goroutine to the thread, makes
+// the device's primary context current, and calls: two calls into C that cost
+// well under a microsecond together. A thread of its own for the context would
+// cost two handovers between threads instead, each dearer than the launch.
+// libcuda itself is safe to call from many threads at once.
+package driver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cuda"
+)
+
+// Open opens the GPU with the given ordinal, counted from 0 over those that
+// the driver shows to this process. Without a driver or a GPU the error wraps
+// [cuda.ErrNoDevice]. The device also implements [cuda.GraphDevice] and
+// [cuda.MemoryDevice].
+//
+// Streams made by NewStream order themselves against the default stream, so
+// Upload and Download, which use that one, come after the work on all of them.
+func Open(ctx context.Context, ordinal int) (cuda.Device, error) {
+	l, err := loadLibrary("libcuda.so.1")
+	if err != nil {
+		return nil, fmt.Errorf("open CUDA device %d: %w", ordinal, err)
+	}
+	d, err := open(ctx, l, ordinal)
+	if err != nil {
+		return nil, fmt.Errorf("open CUDA device %d: %w", ordinal, err)
+	}
+	return d, nil
+}
+
+// device is a primary context.
+type device struct {
+	lib     *library
+	handle  int32
+	context uintptr
+	info    cuda.Info
+
+	mu     sync.RWMutex // held for reading during each driver call
+	closed bool
+}
+
+var (
+	_ cuda.GraphDevice  = (*device)(nil)
+	_ cuda.MemoryDevice = (*device)(nil)
+)
+
+func open(ctx context.Context, l *library, ordinal int) (*device, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := l.fail("cuInit", l.Init(0)); err != nil {
+		return nil, err
+	}
+	var count int32
+	if err := l.fail("cuDeviceGetCount", l.DeviceGetCount(&count)); err != nil {
+		return nil, err
+	}
+	if ordinal < 0 || ordinal >= int(count) {
+		return nil, fmt.Errorf("%w: cuDeviceGetCount: the driver shows %d to this process", cuda.ErrNoDevice, count)
+	}
+	d := &device{lib: l}
+	if err := l.fail("cuDeviceGet", l.DeviceGet(&d.handle, int32(ordinal))); err != nil {
+		return nil, err
+	}
+	if err := d.readInfo(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil { // making a context takes long
+		return nil, err
+	}
+	if err := l.fail("cuDevicePrimaryCtxRetain", l.ContextRetain(&d.context, d.handle)); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *device) readInfo() error {
+	var name [256]byte
+	if err := d.lib.fail("cuDeviceGetName", d.lib.DeviceGetName(&name[0], int32(len(name)-1), d.handle)); err != nil {
+		return err
+	}
+	d.info.Name = goString(&name[0])
+	for attribute, field := range map[int32]*int{
+		attributeMultiprocessors: &d.info.Multiprocessors,
+		attributeMajor:           &d.info.Major,
+		attributeMinor:           &d.info.Minor,
+		attributeSharedOptin:     &d.info.SharedPerBlock,
+	} {
+		v, err := d.attribute(attribute)
+		if err != nil {
+			return err
+		}
+		*field = int(v)
+	}
+	l2, err := d.attribute(attributeL2Bytes)
+	if err != nil {
+		return err
+	}
+	d.info.L2Bytes = int64(l2)
+	var memory uint64
+	if err := d.lib.fail("cuDeviceTotalMem", d.lib.DeviceTotalMem(&memory, d.handle)); err != nil {
+		return err
+	}
+	d.info.MemoryBytes = int64(memory)
+	var version int32
+	if err := d.lib.fail("cuDriverGetVersion", d.lib.DriverGetVersion(&version)); err != nil {
+		return err
+	}
+	d.info.Driver = fmt.Sprintf("CUDA %d.%d", version/1000, version%1000/10)
+	return nil
+}
+
+func (d *device) attribute(attribute int32) (int32, error) {
+	var v int32
+	err := d.lib.fail("cuDeviceGetAttribute", d.lib.DeviceGetAttribute(&v, attribute, d.handle))
+	if err != nil {
+		err = fmt.Errorf("attribute %d: %w", attribute, err)
+	}
+	return v, err
+}
+
+// do makes one driver call with the context current.
+func (d *device) do(call string, f func(l *library) code) error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.closed {
+		return fmt.Errorf("%s: %w", call, cuda.ErrClosed)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if c := d.lib.ContextSetCurrent(d.context); c != success {
+		return d.lib.fail("cuCtxSetCurrent", c)
+	}
+	return d.lib.fail(call, f(d.lib))
+}
+
+func (d *device) Info() cuda.Info { return d.info }
+
+// Close gives the primary context back. Memory, modules and streams that are
+// still held go with it, unless another user of the process holds the context.
+func (d *device) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return fmt.Errorf("cuDevicePrimaryCtxRelease: %w", cuda.ErrClosed)
+	}
+	d.closed = true
+	return d.lib.fail("cuDevicePrimaryCtxRelease", d.lib.ContextRelease(d.handle))
+}
+
+func (d *device) Alloc(n int64) (abi.DevicePtr, error) {
+	if n < 0 {
+		return 0, fmt.Errorf("cuMemAlloc: %d bytes", n)
+	}
+	var p uint64
+	err := d.do("cuMemAlloc", func(l *library) code { return l.MemAlloc(&p, uint64(max(n, 1))) })
+	switch {
+	case errors.Is(err, cuda.ErrOutOfMemory):
+		if free, total, e := d.Memory(); e == nil {
+			return 0, fmt.Errorf("%w: wanted %d bytes, %d of %d are free", err, n, free, total)
+		}
+		return 0, fmt.Errorf("%w: wanted %d bytes", err, n)
+	case err != nil:
+		return 0, err
+	}
+	return abi.DevicePtr(p), nil
+}
+
+func (d *device) Free(p abi.DevicePtr) error {
+	return d.do("cuMemFree", func(l *library) code { return l.MemFree(uint64(p)) })
+}
+
+func (d *device) Memory() (free, total int64, err error) {
+	var f, t uint64
+	if err := d.do("cuMemGetInfo", func(l *library) code { return l.MemGetInfo(&f, &t) }); err != nil {
+		return 0, 0, err
+	}
+	return int64(f), int64(t), nil
+}
+
+func (d *device) Load(image cuda.Image) (cuda.Module, error) {
+	if len(image.Cubin) == 0 {
+		return nil, fmt.Errorf("cuModuleLoadDataEx: %s: no machine code", image.Name)
+	}
+	code8 := image.Cubin
+	if !bytes.HasPrefix(code8, []byte("\x7fELF")) { // PTX text ends with a NUL
+		code8 = append(bytes.Clone(code8), 0)
+	}
+	buffer := make([]byte, 8<<10)
+	log := newJITLog(buffer[:len(buffer)-1])
+	m := &module{device: d}
+	err := d.do("cuModuleLoadDataEx", func(l *library) code {
+		return l.ModuleLoadDataEx(&m.handle, &code8[0], log)
+	})
+	if err != nil {
+		if text := bytes.TrimSpace([]byte(goString(&buffer[0]))); len(text) > 0 {
+			return nil, fmt.Errorf("%s on %s: %w:\n%s", image.Name, d.info.Name, err, text)
+		}
+		return nil, fmt.Errorf("%s on %s: %w", image.Name, d.info.Name, err)
+	}
+	return m, nil
+}
+
+func (d *device) NewStream() (cuda.Stream, error) {
+	var s uintptr
+	err := d.do("cuStreamCreate", func(l *library) code { return l.StreamCreate(&s, 0) })
+	if err != nil {
+		return 0, err
+	}
+	return cuda.Stream(s), nil
+}
+
+func (d *device) DestroyStream(s cuda.Stream) error {
+	if s == 0 {
+		return errors.New("cuStreamDestroy: the default stream stays")
+	}
+	return d.do("cuStreamDestroy", func(l *library) code { return l.StreamDestroy(uintptr(s)) })
+}
+
+// Synchronize asks the driver again and again, first without a pause and then
+// at intervals that grow with the time waited, up to a millisecond: a wait
+// inside the driver could not be given up when ctx ends.
+func (d *device) Synchronize(ctx context.Context, s cuda.Stream) error {
+	start := time.Now()
+	for {
+		var c code
+		err := d.do("cuStreamQuery", func(l *library) code {
+			if c = l.StreamQuery(uintptr(s)); c == notReady {
+				return success
+			}
+			return c
+		})
+		if err != nil || c == success {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("cuStreamQuery: work on the stream has not ended: %w", err)
+		}
+		if waited := time.Since(start); waited < 100*time.Microsecond {
+			runtime.Gosched()
+		} else {
+			time.Sleep(min(waited/8, time.Millisecond))
+		}
+	}
+}

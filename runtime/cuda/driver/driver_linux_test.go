@@ -1,0 +1,385 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kgen-project/kgen/runtime/cuda"
+)
+
+// everything uses each method of a device once and, like a careful caller,
+// gives back what it got whatever fails.
+func everything(l *library) (err error) {
+	ctx := context.Background()
+	d, err := open(ctx, l, 1)
+	if err != nil {
+		return err
+	}
+	giveBack := func(f func() error) { err = errors.Join(err, f()) }
+	defer giveBack(d.Close)
+	if _, _, err := d.Memory(); err != nil {
+		return err
+	}
+	p, err := d.Alloc(64)
+	if err != nil {
+		return err
+	}
+	defer giveBack(func() error { return d.Free(p) })
+	s, err := d.NewStream()
+	if err != nil {
+		return err
+	}
+	defer giveBack(func() error { return d.DestroyStream(s) })
+	m, err := d.Load(cuda.Image{Name: "add", Cubin: []byte("\x7fELF...")})
+	if err != nil {
+		return err
+	}
+	defer giveBack(m.Unload)
+	k, err := m.Kernel("add")
+	if err != nil {
+		return err
+	}
+	add := func() error {
+		return k.Launch(s, cuda.LaunchConfig{GridX: 3, GridY: 2, GridZ: 1, Threads: 128, SharedBytes: 100 << 10}, make([]byte, 8))
+	}
+	steps := []func() error{
+		func() error { return d.Upload(p, make([]byte, 64)) },
+		func() error { return d.Fill(s, p, 7, 64) },
+		add,
+		func() error { return d.Synchronize(ctx, s) },
+		func() error { _, err := d.Time(ctx, s, add); return err },
+		func() error { return d.Download(make([]byte, 64), p) },
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	g, err := d.Capture(s, add)
+	if err != nil {
+		return err
+	}
+	defer giveBack(g.Destroy)
+	return g.Launch(s)
+}
+
+func TestEverything(t *testing.T) {
+	f := newFake()
+	if err := everything(f.library()); err != nil {
+		t.Fatal(err)
+	}
+	if len(f.leaks()) > 0 || len(f.misuse) > 0 {
+		t.Errorf("leaks %q, misuse %q", f.leaks(), f.misuse)
+	}
+	fields := reflect.TypeFor[library]()
+	for i := range fields.NumField() {
+		symbol := fields.Field(i).Tag.Get("symbol")
+		if f.calls[symbol] == 0 && !strings.HasPrefix(symbol, "cuGetError") {
+			t.Errorf("%s is bound but not called", symbol)
+		}
+	}
+}
+
+// TestEveryCallFails makes each single call of the run fail, with codes of
+// several kinds.
+func TestEveryCallFails(t *testing.T) {
+	clean := newFake()
+	if err := everything(clean.library()); err != nil {
+		t.Fatal(err)
+	}
+	for symbol, calls := range clean.calls {
+		call := strings.TrimSuffix(symbol, "_v2")
+		for nth := 1; nth <= calls; nth++ {
+			for _, c := range []code{1, 2, 719, 4242} {
+				f := newFake()
+				f.inject = func(s string, n int) code {
+					if s == symbol && n == nth {
+						return c
+					}
+					return success
+				}
+				err := everything(f.library())
+				var e *cuda.Error
+				if !errors.As(err, &e) || e.Call != call || e.Code != int(c) || !strings.Contains(err.Error(), call+": ") {
+					t.Errorf("%s call %d fails with %d: error %v", symbol, nth, c, err)
+				}
+				if errors.Is(err, cuda.ErrOutOfMemory) != (c == 2) || errors.Is(err, cuda.ErrLaunch) != (c == 719) {
+					t.Errorf("%s fails with %d: wrong kind of error %v", symbol, c, err)
+				}
+				leaks := 0
+				if symbol == "cuCtxSetCurrent" {
+					leaks = 1 // what could not be given back because of it
+				}
+				if len(f.leaks()) > leaks || len(f.misuse) > 0 {
+					t.Errorf("%s call %d fails with %d: leaks %q, misuse %q", symbol, nth, c, f.leaks(), f.misuse)
+				}
+			}
+		}
+	}
+}
+
+func mustOpen(t *testing.T, f *fake) *device {
+	t.Helper()
+	d, err := open(context.Background(), f.library(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if d.closed {
+			return
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func TestInfo(t *testing.T) {
+	got := mustOpen(t, newFake()).Info()
+	want := cuda.Info{Name: "Fake H200", Major: 9, Multiprocessors: 132, SharedPerBlock: 227 << 10,
+		L2Bytes: 50 << 20, MemoryBytes: 1 << 30, Driver: "CUDA 13.1"}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	tests := []struct {
+		name    string
+		ctx     context.Context
+		ordinal int
+		initial code
+		is      error
+		text    string
+	}{
+		{"ordinal too large", context.Background(), 2, 0, cuda.ErrNoDevice, "the driver shows 2 to this process"},
+		{"negative ordinal", context.Background(), -1, 0, cuda.ErrNoDevice, "the driver shows 2 to this process"},
+		{"no GPU", context.Background(), 0, 100, cuda.ErrNoDevice, "cuInit: "},
+		{"unknown code", context.Background(), 0, 4242, nil, "cuInit: unknown CUresult (4242): described"},
+		{"cancelled", cancelled, 0, 0, context.Canceled, "context canceled"},
+	}
+	for _, test := range tests {
+		f := newFake()
+		f.inject = func(symbol string, _ int) code {
+			if symbol == "cuInit" {
+				return test.initial
+			}
+			return success
+		}
+		_, err := open(test.ctx, f.library(), test.ordinal)
+		if err == nil || !strings.Contains(err.Error(), test.text) || test.is != nil && !errors.Is(err, test.is) {
+			t.Errorf("%s: error %v", test.name, err)
+		}
+	}
+}
+
+func TestNoLibrary(t *testing.T) {
+	for _, file := range []string{"libcuda-that-is-absent.so.1", "libc.so.6"} { // the second lacks the symbols
+		_, err := loadLibrary(file)
+		if !errors.Is(err, cuda.ErrNoLibrary) {
+			t.Errorf("%s: error %v", file, err)
+		}
+	}
+	_, err := loadLibrary("libcuda-that-is-absent.so.1")
+	if !errors.Is(err, cuda.ErrNoDevice) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestMemory(t *testing.T) {
+	d := mustOpen(t, newFake())
+	p, err := d.Alloc(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 4)
+	err = errors.Join(d.Upload(p, []byte{1, 2, 3, 4}), d.Fill(0, p, 9, 2), d.Download(got, p), d.Free(p))
+	if want := []byte{9, 9, 3, 4}; err != nil || !bytes.Equal(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+	err = errors.Join(d.Upload(0, nil), d.Download(nil, 0), d.Fill(0, 0, 1, 0))
+	if err != nil {
+		t.Errorf("nothing to copy: %v", err)
+	}
+	if _, err = d.Alloc(10 << 40); !errors.Is(err, cuda.ErrOutOfMemory) ||
+		!strings.Contains(err.Error(), "wanted 10995116277760 bytes, 536870912 of 1073741824 are free") {
+		t.Errorf("10 TB: error %v", err)
+	}
+}
+
+func TestLaunch(t *testing.T) {
+	f := newFake()
+	d := mustOpen(t, f)
+	m, err := d.Load(cuda.Image{Name: "add", Cubin: []byte(".ptx")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Unload()
+	if want := ".ptx\x00"; string(f.images[0]) != want {
+		t.Errorf("image %q, want %q", f.images[0], want)
+	}
+	k, err := m.Kernel("add")
+	if err != nil {
+		t.Fatal(err)
+	}
+	params := binary.LittleEndian.AppendUint64(nil, 0x0123456789abcdef)
+	for _, shared := range []int{0, 200 << 10, 100 << 10} {
+		err := k.Launch(5, cuda.LaunchConfig{GridX: 7, GridY: 8, GridZ: 9, Threads: 96, SharedBytes: shared}, params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := f.launches[len(f.launches)-1]
+		l.params[0] = nil
+		want := launch{function: 1234, gridX: 7, gridY: 8, gridZ: 9, threads: 96, shared: uint32(shared), stream: 5}
+		if l != want || !bytes.Equal(f.params[len(f.params)-1], params) {
+			t.Errorf("launched %+v, want %+v; parameters %x", l, want, f.params)
+		}
+	}
+	if f.shared[1234] != 200<<10 || f.calls["cuFuncSetAttribute"] != 1 {
+		t.Errorf("shared memory limit %d after %d calls", f.shared[1234], f.calls["cuFuncSetAttribute"])
+	}
+	tests := []struct {
+		name   string
+		config cuda.LaunchConfig
+		params []byte
+		text   string
+	}{
+		{"shared", cuda.LaunchConfig{GridX: 1, GridY: 1, GridZ: 1, Threads: 32, SharedBytes: 300 << 10}, params,
+			"add, grid (1, 1, 1), 32 threads, 307200 bytes of shared memory: cuFuncSetAttribute: CUDA_ERROR_INVALID_VALUE (1): " +
+				"described (a block of this device has at most 232448)"},
+		{"negative", cuda.LaunchConfig{GridX: -1, GridY: 1, GridZ: 1, Threads: 32}, params, "cuLaunchKernel: -1 is out of range"},
+		{"wide", cuda.LaunchConfig{GridX: 1<<32 + 1, GridY: 1, GridZ: 1, Threads: 32}, params, "4294967297 is out of range"},
+		{"no parameters", cuda.LaunchConfig{GridX: 1, GridY: 1, GridZ: 1, Threads: 32}, nil, "cuLaunchKernel: no parameters"},
+	}
+	for _, test := range tests {
+		if err := k.Launch(0, test.config, test.params); err == nil || !strings.Contains(err.Error(), test.text) {
+			t.Errorf("%s: error %v", test.name, err)
+		}
+	}
+	if _, err := m.Kernel("sub"); err == nil || !strings.Contains(err.Error(), "sub: cuModuleGetFunction: ") {
+		t.Errorf("absent entry: error %v", err)
+	}
+}
+
+func TestLoadErrors(t *testing.T) {
+	f := newFake()
+	f.jitLog = "ptxas fatal: line 3"
+	d := mustOpen(t, f)
+	_, err := d.Load(cuda.Image{Name: "add", Cubin: []byte("x")})
+	if err == nil || !strings.Contains(err.Error(), "add on Fake H200: cuModuleLoadDataEx: ") ||
+		!strings.HasSuffix(err.Error(), "\nptxas fatal: line 3") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := d.Load(cuda.Image{Name: "add", Source: []byte("x")}); err == nil {
+		t.Error("an image without machine code was loaded")
+	}
+}
+
+func TestSynchronizeGivesUp(t *testing.T) {
+	f := newFake()
+	d := mustOpen(t, f)
+	f.queries[5] = 1 << 40
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+	defer cancel()
+	if err := d.Synchronize(ctx, 5); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestTime(t *testing.T) {
+	f := newFake()
+	d := mustOpen(t, f)
+	got, err := d.Time(context.Background(), 0, func() error { return nil })
+	if err != nil || got != 1500*time.Microsecond {
+		t.Errorf("got %v, %v", got, err)
+	}
+	failed := errors.New("failed")
+	if _, err := d.Time(context.Background(), 0, func() error { return failed }); !errors.Is(err, failed) {
+		t.Errorf("error %v", err)
+	}
+	if leaks := f.leaks(); len(leaks) != 1 { // the context
+		t.Errorf("leaks %q", leaks)
+	}
+}
+
+func TestCapture(t *testing.T) {
+	f := newFake()
+	d := mustOpen(t, f)
+	if _, err := d.Capture(0, func() error { return nil }); err == nil {
+		t.Error("the default stream was captured")
+	}
+	failed := errors.New("failed")
+	if _, err := d.Capture(5, func() error { return failed }); !errors.Is(err, failed) {
+		t.Errorf("error %v", err)
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic is gone")
+			}
+		}()
+		_, _ = d.Capture(5, func() error { panic("in f") })
+	}()
+	if leaks := f.leaks(); len(leaks) != 1 || len(f.recorded) > 0 || len(f.misuse) > 0 { // the context
+		t.Errorf("leaks %q, captures under way %v, misuse %q", leaks, f.recorded, f.misuse)
+	}
+}
+
+func TestClosed(t *testing.T) {
+	d := mustOpen(t, newFake())
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); !errors.Is(err, cuda.ErrClosed) {
+		t.Errorf("second Close: %v", err)
+	}
+	if _, err := d.Alloc(1); !errors.Is(err, cuda.ErrClosed) {
+		t.Errorf("Alloc after Close: %v", err)
+	}
+}
+
+// TestConcurrentUse uses two devices from many goroutines: each call must find
+// its own device's context on its thread.
+func TestConcurrentUse(t *testing.T) {
+	f := newFake()
+	l := f.library()
+	var devices [2]*device
+	for i := range devices {
+		d, err := open(context.Background(), l, i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		devices[i] = d
+	}
+	var group sync.WaitGroup
+	for i := range 16 {
+		d := devices[i%2]
+		group.Go(func() {
+			for range 100 {
+				p, err := d.Alloc(16)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := errors.Join(d.Fill(0, p, 1, 16), d.Free(p)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if len(f.misuse) > 0 {
+		t.Errorf("misuse %q", f.misuse)
+	}
+}

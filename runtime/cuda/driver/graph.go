@@ -1,0 +1,115 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/kgen-project/kgen/runtime/cuda"
+)
+
+// Time returns the time between two events around what f launches.
+func (d *device) Time(ctx context.Context, s cuda.Stream, f func() error) (_ time.Duration, err error) {
+	var events [2]uintptr
+	for i := range events {
+		if err := d.do("cuEventCreate", func(l *library) code { return l.EventCreate(&events[i], 0) }); err != nil {
+			return 0, err
+		}
+		defer func() {
+			err = errors.Join(err, d.do("cuEventDestroy", func(l *library) code { return l.EventDestroy(events[i]) }))
+		}()
+	}
+	if err := d.record(events[0], s); err != nil {
+		return 0, err
+	}
+	if err := f(); err != nil {
+		return 0, err
+	}
+	if err := d.record(events[1], s); err != nil {
+		return 0, err
+	}
+	if err := d.Synchronize(ctx, s); err != nil {
+		return 0, err
+	}
+	var milliseconds float32
+	err = d.do("cuEventElapsedTime", func(l *library) code {
+		return l.EventElapsedTime(&milliseconds, events[0], events[1])
+	})
+	if err != nil {
+		return 0, err
+	}
+	return time.Duration(float64(milliseconds) * float64(time.Millisecond)), nil
+}
+
+func (d *device) record(event uintptr, s cuda.Stream) error {
+	return d.do("cuEventRecord", func(l *library) code { return l.EventRecord(event, uintptr(s)) })
+}
+
+// Capture keeps f on one thread: the driver wants a capture to begin and end
+// on the same one, and refuses calls from it that would spoil the capture.
+func (d *device) Capture(s cuda.Stream, f func() error) (cuda.Graph, error) {
+	recorded, err := d.capture(s, f)
+	if err != nil {
+		return nil, err
+	}
+	g := &graph{device: d}
+	err = d.do("cuGraphInstantiateWithFlags", func(l *library) code { return l.GraphInstantiate(&g.exec, recorded, 0) })
+	if e := d.destroyGraph(recorded); err == nil && e != nil {
+		return nil, errors.Join(e, g.Destroy())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// capture ends the capture even where f panics.
+func (d *device) capture(s cuda.Stream, f func() error) (recorded uintptr, err error) {
+	if s == 0 {
+		return 0, errors.New("cuStreamBeginCapture: the default stream cannot be captured; make one with NewStream")
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err = d.do("cuStreamBeginCapture", func(l *library) code {
+		return l.BeginCapture(uintptr(s), captureThreadLocal)
+	})
+	if err != nil {
+		return 0, err
+	}
+	returned := false
+	defer func() {
+		e := d.do("cuStreamEndCapture", func(l *library) code { return l.EndCapture(uintptr(s), &recorded) })
+		if err == nil && e != nil {
+			err = e
+		}
+		if (err != nil || !returned) && recorded != 0 {
+			err = errors.Join(err, d.destroyGraph(recorded))
+			recorded = 0
+		}
+	}()
+	err = f()
+	returned = true
+	if err != nil {
+		return 0, fmt.Errorf("capture: %w", err)
+	}
+	return 0, nil
+}
+
+func (d *device) destroyGraph(recorded uintptr) error {
+	return d.do("cuGraphDestroy", func(l *library) code { return l.GraphDestroy(recorded) })
+}
+
+type graph struct {
+	device *device
+	exec   uintptr
+}
+
+func (g *graph) Launch(s cuda.Stream) error {
+	return g.device.do("cuGraphLaunch", func(l *library) code { return l.GraphLaunch(g.exec, uintptr(s)) })
+}
+
+func (g *graph) Destroy() error {
+	return g.device.do("cuGraphExecDestroy", func(l *library) code { return l.GraphExecDestroy(g.exec) })
+}

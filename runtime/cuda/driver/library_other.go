@@ -1,0 +1,15 @@
+//go:build !linux
+
+package driver
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/kgen-project/kgen/runtime/cuda"
+)
+
+func loadLibrary(string) (*library, error) {
+	return nil, fmt.Errorf("%w: %w: kgen drives GPUs on Linux only, not on %s",
+		cuda.ErrNoDevice, cuda.ErrNoLibrary, runtime.GOOS)
+}
