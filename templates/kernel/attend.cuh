@@ -1,0 +1,152 @@
+// attend, many rows: prefill and extend. One block holds a tile of query rows
+// (query tokens x heads of one KV head) and walks its item's keys; each warp owns
+// rows / warps of the rows.
+#pragma once
+#include "../tile/item.cuh"
+
+namespace kgen {
+
+template <class Config>
+struct AttendShared {
+  SharedTile<Config::rows, Config::head_dim> query;  // rotated; at the end, the outputs
+  SharedTile<Config::keys, Config::head_dim> key[Config::stages];
+  SharedTile<Config::keys, Config::v_head_dim> value[Config::stages];
+};
+
+// Writes one warp's rows. Final rows go through the warp's own rows of the query
+// tile, to be written 16 bytes a lane; partial rows are fp32 and fill whole
+// sectors as they are.
+template <class Config, int MTiles>
+__device__ __forceinline__ void store_rows(const AttendParams& params, const Item& item, int kv_head, int rows, unsigned char* staging,
+                                           const Accumulator<MTiles, Config::v_head_dim>& output, const Softmax<MTiles>& softmax,
+                                           float scale_log2, int first_row, int lane) {
+  constexpr int dim = Config::v_head_dim, chunks = dim / chunk_elements;
+#pragma unroll
+  for (int m = 0; m < MTiles; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = first_row + 16 * m + 8 * h + lane / 4;
+      if (row >= rows) continue;
+      const RowResult r = row_result<Config>(params, item, kv_head, row);
+      const float sum = softmax.sum[m][h], maximum = softmax.maximum[m][h];
+      const float factor = row_normaliser<Config>(params, item, r, maximum, sum, scale_log2);
+      if (lane % 4 == 0) store_log_sum_exp(params, item, r, log_sum_exp2(maximum, sum, scale_log2));
+#pragma unroll
+      for (int n = 0; n < dim / 8; ++n) {
+        const float x = output.block[m][n][2 * h] * factor, y = output.block[m][n][2 * h + 1] * factor;
+        if (item.slot == FINAL) {
+          *reinterpret_cast<uint32_t*>(staging + tile_byte<Config::head_dim>(row, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y);
+        } else {
+          *reinterpret_cast<float2*>(static_cast<float*>(params.partial_out) + r.vector * dim + 8 * n + 2 * (lane % 4)) = make_float2(x, y);
+        }
+      }
+    }
+  if (item.slot != FINAL) return;
+  ptx::sync_warp();
+  for (int i = lane; i < 16 * MTiles * chunks; i += 32) {
+    const int row = first_row + i / chunks, chunk = i % chunks;
+    if (row >= rows) break;
+    ptx::store_16(output_row<Config>(params, row_result<Config>(params, item, kv_head, row)) + chunk * chunk_bytes,
+                  ptx::load_16(staging + tile_byte<Config::head_dim>(row, chunk)));
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void attend(const AttendParams& params) {
+  using Element = typename Config::Element;
+  constexpr int rows_per_warp = Config::rows / Config::warps, m_tiles = rows_per_warp / 16;
+  constexpr int threads = Config::threads, keys = Config::keys, stages = Config::stages;
+  static_assert(Config::v_head_dim <= Config::head_dim, "the outputs are staged in the query tile");
+
+  AttendShared<Config>& shared = *reinterpret_cast<AttendShared<Config>*>(ptx::dynamic_shared());
+  const int thread = ptx::thread_index(), lane = thread % 32, first_row = thread / 32 * rows_per_warp;
+  const int kv_head = ptx::block_y();
+  const Item& item = work_item(params);
+  if (item.q_count == 0) return;
+  const float* rope = pointer<float>(params.rope);
+  const float scale_log2 = score_exponent<Config>(params);
+
+  // The loads walk the tiles ahead of the products: key t + stages is asked for
+  // when value t + stages - 1 already is.
+  TileCursor<keys> next;
+  next.start(params);
+  int key_stage = 0, value_stage = 0;
+  auto load_next_key = [&]() {
+    if (!next.done(params)) {
+      const Run& run = run_at(params, next.run);
+      load_keys<Config, keys, threads>(shared.key[key_stage], paged_keys<Config>(params, run, kv_head), next.begin, run.end, thread);
+      key_stage = key_stage + 1 == stages ? 0 : key_stage + 1;
+    }
+    ptx::cp_async_commit();
+  };
+  auto load_next_value = [&]() {
+    if (!next.done(params)) {
+      const Run& run = run_at(params, next.run);
+      load_tile<Config, Config::v_head_dim, keys, threads>(shared.value[value_stage], paged_values<Config>(params, run, kv_head), next.begin, run.end, thread);
+      value_stage = value_stage + 1 == stages ? 0 : value_stage + 1;
+      next.next(params);
+    }
+    ptx::cp_async_commit();
+  };
+
+  // Groups of copies alternate: key 0, value 0, key 1, value 1, ... At any wait,
+  // the 2 * (stages - 1) newest may still be under way.
+  constexpr int pending = 2 * (stages - 1);
+#pragma unroll
+  for (int s = 0; s < stages - 1; ++s) {
+    load_next_key();
+    load_next_value();
+  }
+  load_next_key();
+
+  Accumulator<m_tiles, Config::v_head_dim> output;
+  Softmax<m_tiles> softmax;
+  output.clear();
+  softmax.clear();
+
+  TileCursor<keys> tile;
+  tile.start(params);
+  int stage = 0, rotated_run = -1;
+  for (; !tile.done(params); tile.next(params)) {
+    const Run& run = run_at(params, tile.run);
+
+    ptx::cp_async_wait<pending>();  // this tile's keys
+#if KGEN_ENCODING_RAW
+    rotate_keys<Config, keys, threads>(shared.key[stage], rope, run.offset + tile.begin, thread);
+#endif
+    ptx::sync_threads();  // all threads' keys are there; all warps have left the previous values
+    load_next_value();
+
+    if (needs_rotation(rotated_run, tile.run)) {
+      rotate_query<Config, Config::rows, threads>(shared.query, query_rows<Config>(params, item, kv_head), rope, rotation_base(run),
+                                                  params.rope_scale, thread);
+      ptx::sync_threads();
+      rotated_run = tile.run;
+    }
+
+    Accumulator<m_tiles, keys> scores;
+    query_times_keys<Element, m_tiles, keys, Config::head_dim>(scores, ptx::shared_address(shared.query.bytes), first_row,
+                                                               ptx::shared_address(shared.key[stage].bytes), lane);
+
+    ptx::cp_async_wait<pending>();  // this tile's values
+    ptx::sync_threads();            // all threads' values are there; all warps have left these keys
+    load_next_key();
+
+#if KGEN_SOFT_CAP
+    cap_scores<Config>(scores, params.scale);
+#endif
+    if (needs_mask<Config, keys>(run, tile.begin, item.q_index)) {
+      mask_scores(scores, first_row, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, run, row); });
+    }
+    softmax.update(scores, output, scale_log2);
+    add_weights_times_values<Element>(output, scores, ptx::shared_address(shared.value[stage].bytes), lane);
+    stage = stage + 1 == stages ? 0 : stage + 1;
+  }
+
+  ptx::cp_async_wait<0>();
+  softmax.finish();
+  // Its last reads of its own query rows are behind the warp; no other warp reads them.
+  store_rows<Config, m_tiles>(params, item, kv_head, item.q_count * Config::group, shared.query.bytes, output, softmax, scale_log2, first_row, lane);
+}
+
+}  // namespace kgen

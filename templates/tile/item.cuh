@@ -1,0 +1,143 @@
+// A work item as a kernel sees it: its rows, its tiles of keys, its results.
+#pragma once
+#include "mask.cuh"
+#include "rotate.cuh"
+#include "softmax.cuh"
+
+namespace kgen {
+
+template <class T>
+__device__ __forceinline__ const T* pointer(const void* p) { return static_cast<const T*>(p); }
+
+// The block's work item and its runs. They stay in memory, where the cache keeps
+// them close: the accumulators need the registers.
+__device__ __forceinline__ const Item& work_item(const AttendParams& params) { return pointer<Item>(params.items)[ptx::block_x()]; }
+__device__ __forceinline__ const Run& run_at(const AttendParams& params, int index) { return pointer<Run>(params.runs)[index]; }
+
+// Walks an item's runs in tiles of Keys tokens; a tile never spans two runs.
+template <int Keys>
+struct TileCursor {
+  int run;    // of this tile
+  int begin;  // first token of this tile
+
+  __device__ __forceinline__ void start(const AttendParams& params) {
+    run = work_item(params).run_begin;
+    if (!done(params)) begin = run_at(params, run).begin;
+    skip_finished_runs(params);
+  }
+  __device__ __forceinline__ bool done(const AttendParams& params) const { return run >= work_item(params).run_end; }
+  __device__ __forceinline__ void next(const AttendParams& params) {
+    begin += Keys;
+    skip_finished_runs(params);
+  }
+
+ private:
+  __device__ __forceinline__ void skip_finished_runs(const AttendParams& params) {
+    while (!done(params) && begin >= run_at(params, run).end) {
+      ++run;
+      if (!done(params)) begin = run_at(params, run).begin;
+    }
+  }
+};
+
+template <class Config>
+__device__ __forceinline__ PagedTokens<Config, Config::head_dim> paged_keys(const AttendParams& params, const Run& run, int kv_head) {
+  return {pointer<unsigned char>(params.k_cache), pointer<int32_t>(params.page_table) + run.page, kv_head, params.kv_heads};
+}
+
+template <class Config>
+__device__ __forceinline__ PagedTokens<Config, Config::v_head_dim> paged_values(const AttendParams& params, const Run& run, int kv_head) {
+  return {pointer<unsigned char>(params.v_cache), pointer<int32_t>(params.page_table) + run.page, kv_head, params.kv_heads};
+}
+
+// The position that a run's queries are rotated against: the angle that is
+// already in the stored keys, relative to a position in the sequence.
+__device__ __forceinline__ int rotation_base(const Run& run) {
+#if KGEN_ENCODING_SEGMENT
+  return run.offset;
+#else
+  return 0;
+#endif
+}
+
+// Whether queries rotated for one run (-1: for none yet) must be rotated anew for another.
+__device__ __forceinline__ bool needs_rotation(int rotated_run, int run) {
+#if KGEN_ENCODING_SEGMENT
+  return rotated_run != run;
+#else
+  return rotated_run < 0;
+#endif
+}
+
+template <class Config>
+__device__ __forceinline__ QueryRows<Config> query_rows(const AttendParams& params, const Item& item, int kv_head) {
+  QueryRows<Config> rows;
+  rows.token_bytes = 2ll * params.q_token_stride;
+  rows.q = pointer<unsigned char>(params.q) + item.q_begin * rows.token_bytes + kv_head * (Config::group * Config::head_dim * 2);
+  rows.positions = pointer<int32_t>(params.positions) + item.q_begin;
+  rows.count = item.q_count * Config::group;
+  return rows;
+}
+
+// The keys of a run that a row of the tile sees. Rows that do not exist see what
+// the item's first token sees; nobody reads their results.
+template <class Config>
+__device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params, const Item& item, const Run& run, int row) {
+  const int token = row < item.q_count * Config::group ? row / Config::group : 0;
+  return visible_keys<Config>(run, item.q_index + token, pointer<int32_t>(params.positions)[item.q_begin + token]);
+}
+
+// The factor from a score to its exponent of 2 in the softmax.
+template <class Config>
+__device__ __forceinline__ float score_exponent(const AttendParams& params) {
+#if KGEN_SOFT_CAP
+  return log2_e;  // cap_scores has applied the scale
+#else
+  return params.scale * log2_e;
+#endif
+}
+
+// Where one row's results go.
+struct RowResult {
+  long long vector;  // index of its head's vector: (token or slot) * query heads + head
+  int token, head;   // query token, query head
+};
+
+template <class Config>
+__device__ __forceinline__ RowResult row_result(const AttendParams& params, const Item& item, int kv_head, int row) {
+  const int token = row / Config::group, heads = params.kv_heads * Config::group;
+  RowResult r;
+  r.token = item.q_begin + token;
+  r.head = kv_head * Config::group + row % Config::group;
+  const long long place = item.slot == FINAL ? r.token : item.slot + static_cast<long long>(token) * item.slot_stride;
+  r.vector = place * heads + r.head;
+  return r;
+}
+
+template <class Config>
+__device__ __forceinline__ unsigned char* output_row(const AttendParams& params, const RowResult& r) {
+  return static_cast<unsigned char*>(params.out) + 2 * (r.token * static_cast<long long>(params.out_token_stride) + r.head * Config::v_head_dim);
+}
+
+// Stores the log-sum-exp of a row: natural for a final result, base 2 for a partial one.
+__device__ __forceinline__ void store_log_sum_exp(const AttendParams& params, const Item& item, const RowResult& r, float lse2) {
+  if (item.slot != FINAL) {
+    static_cast<float*>(params.partial_lse)[r.vector] = lse2;
+  } else if (params.lse != nullptr) {
+    static_cast<float*>(params.lse)[r.vector] = lse2 * ln_2;
+  }
+}
+
+// What a row's sum of weights is divided into, the learned sink included in a final result.
+template <class Config>
+__device__ __forceinline__ float row_normaliser(const AttendParams& params, const Item& item, const RowResult& r, float maximum, float sum, float scale_log2) {
+#if KGEN_SINK_LOGITS
+  if (item.slot == FINAL) {
+    const float sink = pointer<float>(params.sink_logits)[r.head] * log2_e;
+    return normaliser(sum, sink - maximum * scale_log2, true);
+  }
+#endif
+  return normaliser(sum, 0.f, false);
+}
+
+}  // namespace kgen

@@ -1,0 +1,84 @@
+// Which keys a row sees, and what is done to its scores before the softmax.
+#pragma once
+#include "../abi.cuh"
+#include "products.cuh"
+
+namespace kgen {
+
+// The keys of one run that one query row sees: tokens below `end`, and of these
+// only the ones from `begin` on or below `sinks`.
+struct VisibleKeys {
+  int end, begin, sinks;
+
+#if KGEN_WINDOW
+  __device__ __forceinline__ bool operator()(int token) const { return token < end && (token >= begin || token < sinks); }
+#else
+  __device__ __forceinline__ bool operator()(int token) const { return token < end; }
+#endif
+  __device__ __forceinline__ VisibleKeys counted_from(int token) const { return {end - token, begin - token, sinks - token}; }
+};
+
+// `index` is the query token's place in its sequence's block, `position` its position.
+template <class Config>
+__device__ __forceinline__ VisibleKeys visible_keys(const Run& run, int index, int position) {
+  const int causal_end = index + run.causal + 1;
+  VisibleKeys keys = {causal_end < run.end ? causal_end : run.end, 0, 0};
+#if KGEN_WINDOW
+  keys.begin = position - run.offset - Config::window + 1;
+#endif
+#if KGEN_SINK_TOKENS
+  keys.sinks = Config::sink_tokens - run.offset;
+#endif
+  return keys;
+}
+
+// True where some row of the item may not see some of the tokens
+// [begin, begin + Keys) of the run; `first_index` is the item's first query token's.
+template <class Config, int Keys>
+__device__ __forceinline__ bool needs_mask(const Run& run, int begin, int first_index) {
+#if KGEN_WINDOW
+  return true;
+#else
+  const int last = begin + Keys - 1;
+  return last >= run.end || last > first_index + run.causal;
+#endif
+}
+
+#if KGEN_SOFT_CAP
+// cap * tanh(score * scale / cap), by tanh x = 1 - 2 / (exp(2x) + 1).
+template <class Config, int MTiles, int Keys>
+__device__ __forceinline__ void cap_scores(Accumulator<MTiles, Keys>& scores, float scale) {
+  const float exponent = scale * (2.f * 1.4426950408889634f / Config::soft_cap);
+#pragma unroll
+  for (int m = 0; m < MTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < Keys / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float e = ptx::exp2_approx(scores.block[m][n][i] * exponent);
+        scores.block[m][n][i] = Config::soft_cap - 2.f * Config::soft_cap / (e + 1.f);
+      }
+}
+#endif
+
+// Sets the scores of keys that their row does not see to -inf. visible(row) gives
+// the keys of a row of the tile; the warp's rows start at `first_row`, the tile's
+// keys at token `begin`.
+template <int MTiles, int Keys, class Visible>
+__device__ __forceinline__ void mask_scores(Accumulator<MTiles, Keys>& scores, int first_row, int begin, int lane, Visible visible) {
+#pragma unroll
+  for (int m = 0; m < MTiles; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      // Counted from the lane's first key, so that each comparison is with a constant.
+      const VisibleKeys keys = visible(first_row + 16 * m + 8 * h + lane / 4).counted_from(begin + 2 * (lane % 4));
+#pragma unroll
+      for (int n = 0; n < Keys / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (!keys(8 * n + i)) scores.block[m][n][2 * h + i] = -ptx::infinity();
+        }
+    }
+}
+
+}  // namespace kgen

@@ -1,0 +1,173 @@
+// RoPE: angles from exact tables, fp32 arithmetic, one rounding.
+#pragma once
+#include "pages.cuh"
+#include "shared_tile.cuh"
+
+namespace kgen {
+
+// cos and sin of position * w for the eight pairs of one chunk.
+struct Angles {
+  float cos[chunk_elements], sin[chunk_elements];
+};
+
+// The table holds (cos, sin) of position * w_t, for the positions below
+// 1 << rope_low_bits and for the multiples of it; a position is the sum of one of
+// each, and the angle-addition formulas give its cos and sin from theirs.
+template <class Config>
+__device__ __forceinline__ Angles angles_at(const float* rope, int position, int first_pair) {
+  constexpr int row = Config::rotary_dim;  // floats: rotary_dim / 2 pairs of (cos, sin)
+  const int magnitude = position < 0 ? -position : position;
+  const float* low = rope + (magnitude & ((1 << Config::rope_low_bits) - 1)) * row + 2 * first_pair;
+  const float* high = rope + ((1 << Config::rope_low_bits) + (magnitude >> Config::rope_low_bits)) * row + 2 * first_pair;
+  const float sign = position < 0 ? -1.f : 1.f;
+  Angles a;
+#pragma unroll
+  for (int i = 0; i < chunk_elements; i += 2) {
+    const float4 l = *reinterpret_cast<const float4*>(low + 2 * i);
+    const float4 h = *reinterpret_cast<const float4*>(high + 2 * i);
+    a.cos[i] = h.x * l.x - h.y * l.y;
+    a.sin[i] = sign * (h.y * l.x + h.x * l.y);
+    a.cos[i + 1] = h.z * l.z - h.w * l.w;
+    a.sin[i + 1] = sign * (h.w * l.z + h.z * l.w);
+  }
+  return a;
+}
+
+// Rotates pairs (x, y) by the angles, in place; both are scaled by `factor`.
+template <class Element>
+__device__ __forceinline__ void rotate_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a, float factor) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 u = ptx::unpack<Element>(x[i]), v = ptx::unpack<Element>(y[i]);
+    const float c0 = a.cos[2 * i], s0 = a.sin[2 * i], c1 = a.cos[2 * i + 1], s1 = a.sin[2 * i + 1];
+    x[i] = ptx::pack<Element>((u.x * c0 - v.x * s0) * factor, (u.y * c1 - v.y * s1) * factor);
+    y[i] = ptx::pack<Element>((v.x * c0 + u.x * s0) * factor, (v.y * c1 + u.y * s1) * factor);
+  }
+}
+
+// The same for interleaved pairs: x holds the first four pairs, y the next four.
+template <class Element>
+__device__ __forceinline__ void rotate_interleaved_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a, float factor) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 u = ptx::unpack<Element>(x[i]), v = ptx::unpack<Element>(y[i]);
+    const float c0 = a.cos[i], s0 = a.sin[i], c1 = a.cos[4 + i], s1 = a.sin[4 + i];
+    x[i] = ptx::pack<Element>((u.x * c0 - u.y * s0) * factor, (u.y * c0 + u.x * s0) * factor);
+    y[i] = ptx::pack<Element>((v.x * c1 - v.y * s1) * factor, (v.y * c1 + v.x * s1) * factor);
+  }
+}
+
+// A vector of head_dim elements is rotated in units of two chunks, which hold
+// eight whole pairs; after the rotated units come the chunks that are not rotated.
+template <class Config>
+struct RotationUnits {
+  static constexpr int rotated = Config::rotary_dim / (2 * chunk_elements);
+  static constexpr int passed = (Config::head_dim - Config::rotary_dim) / (2 * chunk_elements);
+  static constexpr int count = rotated + passed;
+
+  __device__ static __forceinline__ int first_chunk(int unit) {
+#if KGEN_INTERLEAVED
+    return 2 * unit;
+#else
+    return unit < rotated ? unit : 2 * unit;
+#endif
+  }
+  __device__ static __forceinline__ int second_chunk(int unit) {
+#if KGEN_INTERLEAVED
+    return 2 * unit + 1;
+#else
+    return unit < rotated ? unit + rotated : 2 * unit + 1;
+#endif
+  }
+};
+
+// Rotates one unit, in place, by `position`.
+template <class Config>
+__device__ __forceinline__ void rotate_unit(uint4& first, uint4& second, const float* rope, int position, int unit, float factor) {
+#if KGEN_ROPE
+  if (unit >= RotationUnits<Config>::rotated) return;
+  const Angles a = angles_at<Config>(rope, position, unit * chunk_elements);
+  uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
+#if KGEN_INTERLEAVED
+  rotate_interleaved_pairs<typename Config::Element>(x, y, a, factor);
+#else
+  rotate_pairs<typename Config::Element>(x, y, a, factor);
+#endif
+  first = make_uint4(x[0], x[1], x[2], x[3]);
+  second = make_uint4(y[0], y[1], y[2], y[3]);
+#endif
+}
+
+// ---- queries ----
+
+// The query rows of a work item: row r is query token r / group, head r % group
+// of the KV head's group.
+template <class Config>
+struct QueryRows {
+  const unsigned char* q;    // the item's first token, the KV head's first query head
+  const int32_t* positions;  // of the item's tokens
+  long long token_bytes;
+  int count;  // rows that exist
+};
+
+// Rotates the rows by (position - base) and writes them to a shared tile; rows
+// that do not exist become zeros. Rows and their count decide which threads work.
+template <class Config, int Rows, int Threads>
+__device__ __forceinline__ void rotate_query(SharedTile<Rows, Config::head_dim>& tile, const QueryRows<Config>& rows,
+                                             const float* rope, int base, float factor, int thread) {
+  using Units = RotationUnits<Config>;
+  for_each_cell<Rows, Units::count, Threads>(thread, [&](int row, int unit) {
+    const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
+    uint4 first = make_uint4(0, 0, 0, 0), second = first;
+    if (row < rows.count) {
+      const int token = row / Config::group, head = row % Config::group;
+      const unsigned char* source = rows.q + token * rows.token_bytes + head * (Config::head_dim * 2);
+      first = ptx::load_16(source + a * chunk_bytes);
+      second = ptx::load_16(source + b * chunk_bytes);
+      rotate_unit<Config>(first, second, rope, rows.positions[token] - base, unit, factor);
+    }
+    ptx::store_16(tile.bytes + tile_byte<Config::head_dim>(row, a), first);
+    ptx::store_16(tile.bytes + tile_byte<Config::head_dim>(row, b), second);
+  });
+}
+
+// ---- keys ----
+
+// Starts copying a tile of keys. Raw keys are shared out by units, so that a
+// thread can rotate what it copied itself, with no barrier in between.
+template <class Config, int Rows, int Threads>
+__device__ __forceinline__ void load_keys(SharedTile<Rows, Config::head_dim>& tile, PagedTokens<Config, Config::head_dim> tokens,
+                                          int begin, int end, int thread) {
+#if KGEN_ENCODING_RAW
+  using Units = RotationUnits<Config>;
+  const uint32_t base = ptx::shared_address(tile.bytes);
+  for_each_cell<Rows, Units::count, Threads>(thread, [&](int row, int unit) {
+    const int index = begin + row;
+    const bool valid = index < end;
+    const unsigned char* source = tokens.token(valid ? index : end - 1);
+    const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
+    ptx::cp_async_16(base + tile_byte<Config::head_dim>(row, a), source + a * chunk_bytes, valid);
+    ptx::cp_async_16(base + tile_byte<Config::head_dim>(row, b), source + b * chunk_bytes, valid);
+  });
+#else
+  load_tile<Config, Config::head_dim, Rows, Threads>(tile, tokens, begin, end, thread);
+#endif
+}
+
+#if KGEN_ENCODING_RAW
+// Rotates this thread's part of a tile of raw keys, whose first is at `position`.
+template <class Config, int Rows, int Threads>
+__device__ __forceinline__ void rotate_keys(SharedTile<Rows, Config::head_dim>& tile, const float* rope, int position, int thread) {
+  using Units = RotationUnits<Config>;
+  for_each_cell<Rows, Units::count, Threads>(thread, [&](int row, int unit) {
+    unsigned char* a = tile.bytes + tile_byte<Config::head_dim>(row, Units::first_chunk(unit));
+    unsigned char* b = tile.bytes + tile_byte<Config::head_dim>(row, Units::second_chunk(unit));
+    uint4 first = ptx::load_16(a), second = ptx::load_16(b);
+    rotate_unit<Config>(first, second, rope, position + row, unit, 1.f);
+    ptx::store_16(a, first);
+    ptx::store_16(b, second);
+  });
+}
+#endif
+
+}  // namespace kgen

@@ -1,0 +1,82 @@
+// Online softmax over tiles of scores, in base 2: weights are exp2 of scores
+// times scale * log2(e), less the running maximum of their row.
+#pragma once
+#include "products.cuh"
+
+namespace kgen {
+
+constexpr float log2_e = 1.4426950408889634f;
+constexpr float ln_2 = 0.6931471805599453f;
+
+// A lane holds rows g and g+8 of each block of 16: Rows = 2 * MTiles of them.
+// `sum` is the lane's own share until finish() adds up the four lanes of a row.
+template <int MTiles>
+struct Softmax {
+  float maximum[MTiles][2], sum[MTiles][2];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int m = 0; m < MTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) maximum[m][h] = -ptx::infinity(), sum[m][h] = 0.f;
+  }
+
+  // Turns a tile of scores into weights and rescales the output so far.
+  // scale_log2 is the factor from a score to its exponent of 2; it is positive.
+  template <int Keys, int Dim>
+  __device__ __forceinline__ void update(Accumulator<MTiles, Keys>& scores, Accumulator<MTiles, Dim>& output, float scale_log2) {
+#pragma unroll
+    for (int m = 0; m < MTiles; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float top = scores.block[m][0][2 * h];
+#pragma unroll
+        for (int n = 0; n < Keys / 8; ++n) top = ptx::maximum(top, ptx::maximum(scores.block[m][n][2 * h], scores.block[m][n][2 * h + 1]));
+        top = ptx::maximum(top, ptx::shuffle_xor(top, 1));
+        top = ptx::maximum(top, ptx::shuffle_xor(top, 2));
+        top = ptx::maximum(top, maximum[m][h]);
+        // A row that has seen no key yet has maximum -inf; -inf - -inf is NaN.
+        const float shift = top == -ptx::infinity() ? 0.f : top * scale_log2;
+        const float rescale = ptx::exp2_approx(ptx::multiply_add(maximum[m][h], scale_log2, -shift));
+        maximum[m][h] = top;
+        float added = 0.f;
+#pragma unroll
+        for (int n = 0; n < Keys / 8; ++n) {
+#pragma unroll
+          for (int i = 2 * h; i < 2 * h + 2; ++i) {
+            scores.block[m][n][i] = ptx::exp2_approx(ptx::multiply_add(scores.block[m][n][i], scale_log2, -shift));
+            added += scores.block[m][n][i];
+          }
+        }
+        sum[m][h] = ptx::multiply_add(sum[m][h], rescale, added);
+#pragma unroll
+        for (int n = 0; n < Dim / 8; ++n) output.block[m][n][2 * h] *= rescale, output.block[m][n][2 * h + 1] *= rescale;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int m = 0; m < MTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        sum[m][h] += ptx::shuffle_xor(sum[m][h], 1);
+        sum[m][h] += ptx::shuffle_xor(sum[m][h], 2);
+      }
+  }
+};
+
+// log2 of a row's sum of exponentials, from its maximum and its sum; -inf where no key was seen.
+__device__ __forceinline__ float log_sum_exp2(float maximum, float sum, float scale_log2) {
+  return sum > 0.f ? ptx::multiply_add(maximum, scale_log2, ptx::log2_approx(sum)) : -ptx::infinity();
+}
+
+// What a row's output is multiplied by at the end, given the log2 of its sum of
+// exponentials relative to its maximum. A learned sink is one more key of weight
+// exp(logit) and no value.
+__device__ __forceinline__ float normaliser(float sum, float sink_exponent, bool has_sink) {
+  const float total = has_sink ? sum + ptx::exp2_approx(sink_exponent) : sum;
+  return sum > 0.f ? 1.f / total : 0.f;
+}
+
+}  // namespace kgen
