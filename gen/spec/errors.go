@@ -62,13 +62,15 @@ func (es Errors) Sort() {
 // ErrorAt returns Errors that point at the field's place in the file, or, where
 // the file leaves it out, at the nearest field around it.
 func (s Spec) ErrorAt(field, msg string) error {
-	for path := field; ; {
+	for path := field; ; path = parent(path) {
 		if p, ok := s.Positions[path]; ok {
 			return Errors{{p.File, p.Line, p.Col, field, msg}}
 		}
 		if path == "" {
 			return Errors{{File: "spec " + s.Name, Field: field, Msg: msg}}
 		}
-		path = path[:max(0, strings.LastIndexAny(path, ".["))]
 	}
 }
+
+// parent is the path of what is around a field.
+func parent(path string) string { return path[:max(0, strings.LastIndexAny(path, ".["))] }

@@ -79,21 +79,20 @@ func (r *reader) resolve(s *Spec) {
 	if m.VHeadDim == 0 {
 		m.VHeadDim = m.HeadDim
 	}
-	if r.ok("model", "model.query_heads", "model.kv_heads") {
-		switch group := m.Group(); {
-		case m.QueryHeads%m.KVHeads != 0:
-			r.fail("model.kv_heads", "%d does not divide query_heads, %d", m.KVHeads, m.QueryHeads)
-		case group > maxGroup:
-			r.fail("model.kv_heads", "%d query heads share one KV head; at most %d can", group, maxGroup)
-		}
+	switch {
+	case !r.ok("model.query_heads", "model.kv_heads"):
+	case m.QueryHeads%m.KVHeads != 0:
+		r.fail("model.kv_heads", "%d does not divide query_heads, %d", m.KVHeads, m.QueryHeads)
+	case m.Group() > maxGroup:
+		r.fail("model.kv_heads", "%d query heads share one KV head; at most %d can", m.Group(), maxGroup)
 	}
-	if s.Scale > 1e3 {
-		r.fail("scale", "%v is above 1000", s.Scale)
+	if s.Scale != 0 && (s.Scale < 1e-6 || s.Scale > 1e3) {
+		r.fail("scale", "%v is not from 1e-6 to 1000", s.Scale)
 	}
-	if r.ok("model", "model.head_dim") {
-		if s.Scale == 0 {
-			s.Scale = defaultScale(*m)
-		}
+	if s.Scale == 0 && r.ok("model.head_dim") {
+		s.Scale = defaultScale(*m)
+	}
+	if r.ok("rope.type") {
 		r.resolveRope(s)
 	}
 	if s.Masks.SinkTokens > 0 && s.Masks.Window == 0 && r.ok("masks.window") {
@@ -110,25 +109,9 @@ func (r *reader) resolve(s *Spec) {
 }
 
 func (r *reader) resolveRope(s *Spec) {
-	if !r.ok("rope", "rope.type") {
-		return
-	}
 	rule := &s.Rule
 	if rule.Type != rope.None {
-		if rule.RotaryDim == 0 {
-			rule.RotaryDim = s.Model.HeadDim
-		}
-		step := vectorDims
-		if rule.Pairing == rope.Half {
-			step = 2 * vectorDims
-		}
-		switch {
-		case !r.ok("rope.rotary_dim", "rope.pairing"):
-		case rule.RotaryDim > s.Model.HeadDim:
-			r.fail("rope.rotary_dim", "%d is more than model.head_dim, %d", rule.RotaryDim, s.Model.HeadDim)
-		case rule.RotaryDim%step != 0:
-			r.fail("rope.rotary_dim", "%d is not a multiple of %d, which pairing %s needs", rule.RotaryDim, step, rule.Pairing)
-		}
+		r.resolveRotaryDim(rule, s.Model.HeadDim)
 	}
 	var err error
 	s.Rope, err = rule.Resolve()
@@ -136,6 +119,30 @@ func (r *reader) resolveRope(s *Spec) {
 		if path := "rope." + e.Field; r.ok(path) {
 			r.fail(path, "%s", e.Msg)
 		}
+	}
+}
+
+func (r *reader) resolveRotaryDim(rule *rope.Rule, headDim int) {
+	const path = "rope.rotary_dim"
+	if rule.RotaryDim == 0 {
+		rule.RotaryDim = headDim
+		// A wrong number here is an error of the head dim, or has been told.
+		r.bad[path] = r.bad[path] || !r.ok("model.head_dim")
+	}
+	if r.bad[path] {
+		// How many factors there must be is not known.
+		r.bad["rope.short_factor"], r.bad["rope.long_factor"] = true, true
+		return
+	}
+	step := vectorDims
+	if rule.Pairing == rope.Half {
+		step = 2 * vectorDims
+	}
+	switch {
+	case r.ok("model.head_dim") && rule.RotaryDim > headDim:
+		r.fail(path, "%d is more than model.head_dim, %d", rule.RotaryDim, headDim)
+	case r.ok("rope.pairing") && rule.RotaryDim%step != 0:
+		r.fail(path, "%d is not a multiple of %d, which pairing %s needs", rule.RotaryDim, step, rule.Pairing)
 	}
 }
 
@@ -204,7 +211,7 @@ func (r *reader) rope(rule *rope.Rule) func(*yaml.Node, string) {
 			if find(readers, name) == nil {
 				return ""
 			}
-			return fmt.Sprintf("the rule %s has no such field; it has %s", valueOf(n, "type"), join(names(fields)))
+			return fmt.Sprintf("the rule %s takes no such field; its fields are %s", valueOf(n, "type"), join(names(fields)))
 		})
 		rule.NoTruncate = !truncate
 	}

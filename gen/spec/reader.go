@@ -37,14 +37,17 @@ func (r *reader) fail(path, format string, args ...any) {
 	r.errs = append(r.errs, at.(Errors)...)
 }
 
-// ok tells whether the fields have no error so far.
+// ok tells whether neither the fields nor what is around them has an error so
+// far.
 func (r *reader) ok(paths ...string) bool {
-	for _, p := range paths {
-		if r.bad[p] {
-			return false
+	for _, path := range paths {
+		for ; path != ""; path = parent(path) {
+			if r.bad[path] {
+				return false
+			}
 		}
 	}
-	return true
+	return !r.bad[""]
 }
 
 func (r *reader) given(path string) bool {
@@ -57,6 +60,7 @@ func (r *reader) given(path string) bool {
 func (r *reader) section(n *yaml.Node, path string, fields []field, misplaced func(name string) string) {
 	if n.Kind != yaml.MappingNode {
 		r.failAt(n, orFile(path), "want fields (%s), found %s", join(names(fields)), describe(n))
+		r.bad[path] = true
 		return
 	}
 	seen := map[string]int{}

@@ -32,6 +32,11 @@ func Nearest[T ~string](word string, valid []T) T {
 	word = strings.ToLower(word)
 	best, bestDistance := T(""), max(1, len(word)/3)+1
 	for _, v := range valid {
+		if len(word) > 2 && strings.HasPrefix(string(v), word) {
+			return v
+		}
+	}
+	for _, v := range valid {
 		if d := distance(word, strings.ToLower(string(v))); d < bestDistance {
 			best, bestDistance = v, d
 		}

@@ -77,6 +77,12 @@ func syntaxError(err error) (line int, msg string) {
 	if m := lineOfError.FindStringSubmatch(msg); m != nil {
 		line, _ = strconv.Atoi(m[1])
 		msg = msg[len(m[0]):]
+		if strings.HasPrefix(msg, "did not find expected") {
+			line++ // yaml.v3 counts the lines of these from 0
+		}
+	}
+	if strings.HasPrefix(msg, "exceeded max depth") {
+		return line, fmt.Sprintf("nested more than %d deep", maxDepth)
 	}
 	return line, "not valid YAML: " + msg
 }

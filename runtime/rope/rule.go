@@ -181,33 +181,33 @@ func (r Rule) check() error {
 	return errors.Join(errs...)
 }
 
+// checkYaRN reports what is wrong with YaRN's own parameters, and, where
+// everything before was right, with the ramp that they make.
 func (r Rule) checkYaRN(ramp bool) (errs []error) {
-	fail := func(field, format string, args ...any) {
-		errs = append(errs, &FieldError{field, fmt.Sprintf(format, args...)})
+	require := func(ok bool, field, format string, args ...any) {
+		if !ok {
+			errs = append(errs, &FieldError{field, fmt.Sprintf(format, args...)})
+		}
 	}
 	within := func(field string, v float64) {
-		if !(v > 0 && v <= 1e6) {
-			fail(field, "%v is not above 0 and at most 1e6", v)
-		}
+		require(v > 0 && v <= 1e6, field, "%v is not above 0 and at most 1e6", v)
 	}
 	within("beta_fast", r.BetaFast)
 	within("beta_slow", r.BetaSlow)
+	require(r.BetaFast > r.BetaSlow, "beta_fast", "%v is not above beta_slow, %v", r.BetaFast, r.BetaSlow)
 	switch {
 	case r.MScale != 0 && r.MScaleAllDim == 0:
-		fail("mscale", "it is only used together with mscale_all_dim, which is missing")
+		require(false, "mscale", "it is only used together with mscale_all_dim, which is missing")
 	case r.MScale == 0 && r.MScaleAllDim != 0:
-		fail("mscale_all_dim", "it is only used together with mscale, which is missing")
+		require(false, "mscale_all_dim", "it is only used together with mscale, which is missing")
 	case r.MScale != 0:
 		within("mscale", r.MScale)
 		within("mscale_all_dim", r.MScaleAllDim)
 	}
-	if len(errs) > 0 || !ramp {
-		return errs
-	}
-	if r.BetaFast <= r.BetaSlow {
-		fail("beta_fast", "%v is not above beta_slow, %v", r.BetaFast, r.BetaSlow)
-	} else if low, high := r.yarnRamp(); low > high {
-		fail("original_max_position", "with theta %v no pair of dimensions turns between %v (beta_slow) and %v (beta_fast) times in %d positions",
+	if ramp && errs == nil {
+		low, high := r.yarnRamp()
+		require(low <= high, "original_max_position",
+			"with theta %v no pair of dimensions turns between %v (beta_slow) and %v (beta_fast) times in %d positions",
 			r.Theta, r.BetaSlow, r.BetaFast, r.OriginalMaxPosition)
 	}
 	return errs
