@@ -1,0 +1,52 @@
+// Package kernel loads the kernels of one spec on a device and launches them.
+//
+// Generated bindings hold a [Bundle]; [Open] finds or makes the machine code
+// that fits the device and gives a [Set], whose methods compute the grids.
+package kernel
+
+import (
+	"context"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+)
+
+// Bundle is what the generator made from one spec.
+type Bundle struct {
+	Name       string     // name of the spec
+	SpecDigest string     // identity of the resolved spec
+	Flags      []string   // for the compiler, beside the target
+	Kernels    []Artifact // of one kind, the first that fits a device is used
+}
+
+// Artifact is one kernel: its layout, its source and the machine code there is.
+type Artifact struct {
+	Kind    abi.Kind
+	Entry   string // C name
+	File    string // source file name, for messages and the cache
+	Family  string
+	Targets []string // that cubins were made or meant for
+
+	Rows, Keys, Stages, Warps int // the plan; see [abi.ManifestPlan]
+
+	Group       int // query heads that share one KV head
+	SharedBytes int // dynamic shared memory of a block
+
+	Source []byte            // CUDA C++
+	Cubins map[string][]byte // embedded machine code by target; may be nil
+}
+
+// Source is what a compiler needs to make one kernel's machine code.
+type Source struct {
+	Name   string // file name
+	Text   []byte // CUDA C++
+	Target string // such as sm_90a
+	Flags  []string
+}
+
+// Options changes how a bundle is opened. The zero value is usual.
+type Options struct {
+	// Compile makes machine code where the bundle embeds none for the device.
+	Compile func(ctx context.Context, s Source) (cubin []byte, err error)
+	// Target is used in place of the one that fits the device best.
+	Target string
+}

@@ -1,0 +1,79 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cuda"
+)
+
+// Append launches append on the stream. With no tokens it does nothing.
+func (s *Set) Append(stream cuda.Stream, p abi.AppendParams) error {
+	return launch(s, stream, abi.KindAppend, &p, p.Tokens, 1)
+}
+
+// Prefill launches prefill on the stream. With no items it does nothing.
+func (s *Set) Prefill(stream cuda.Stream, p abi.AttendParams) error {
+	return launch(s, stream, abi.KindPrefill, &p, p.ItemCount, p.KVHeads)
+}
+
+// Extend launches extend on the stream. With no items it does nothing.
+func (s *Set) Extend(stream cuda.Stream, p abi.AttendParams) error {
+	return launch(s, stream, abi.KindExtend, &p, p.ItemCount, p.KVHeads)
+}
+
+// Decode launches decode on the stream. With no items it does nothing.
+func (s *Set) Decode(stream cuda.Stream, p abi.AttendParams) error {
+	return launch(s, stream, abi.KindDecode, &p, p.ItemCount, p.KVHeads)
+}
+
+// Merge launches merge on the stream, a warp for each query head of a token.
+// With no tokens it does nothing.
+func (s *Set) Merge(stream cuda.Stream, p abi.MergeParams) error {
+	rows := p.QHeads
+	if l, ok := s.kernels[abi.KindMerge]; ok && rows > 0 {
+		warps := int32(l.artifact.Warps)
+		rows = (rows-1)/warps + 1
+	}
+	return launch(s, stream, abi.KindMerge, &p, p.Tokens, rows)
+}
+
+// Materialise launches materialise on the stream. With no copies it does nothing.
+func (s *Set) Materialise(stream cuda.Stream, p abi.MaterialiseParams) error {
+	return launch(s, stream, abi.KindMaterialise, &p, p.CopyCount, p.KVHeads)
+}
+
+// maxGridY is the driver's limit.
+const maxGridY = 65535
+
+// launch queues a grid of x by y blocks with p as the kernel's parameter.
+func launch[T abi.AppendParams | abi.AttendParams | abi.MergeParams | abi.MaterialiseParams](
+	s *Set, stream cuda.Stream, kind abi.Kind, p *T, x, y int32) error {
+	l, ok := s.kernels[kind]
+	switch {
+	case !ok:
+		return fmt.Errorf("launch %s: %s has no such kernel: add it to the kinds of its spec", kind, s.name)
+	case l.kernel == nil:
+		return fmt.Errorf("launch %s of %s: %w", kind, s.name, errClosed)
+	case x < 0 || y < 1 || y > maxGridY:
+		return fmt.Errorf("launch %s of %s: a grid of %d by %d blocks", kind, s.name, x, y)
+	case x == 0:
+		return nil
+	}
+	// The struct has no padding (package abi's tests) and kernels read it in the
+	// host's byte order: every host of a GPU is little-endian, as GPUs are.
+	params := unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
+	err := l.kernel.Launch(stream, cuda.LaunchConfig{
+		GridX: int(x), GridY: int(y), GridZ: 1,
+		Threads:     32 * l.artifact.Warps,
+		SharedBytes: l.artifact.SharedBytes,
+	}, params)
+	if err != nil {
+		return fmt.Errorf("launch %s of %s: %w", kind, s.name, err)
+	}
+	return nil
+}
+
+var errClosed = errors.New("the set is closed")

@@ -1,0 +1,161 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cuda"
+)
+
+// Set is the kernels of a bundle, loaded on a device. Its methods are safe for
+// concurrent use, but for Close.
+type Set struct {
+	name    string
+	kernels map[abi.Kind]*loaded
+}
+
+type loaded struct {
+	artifact Artifact
+	target   string // "" where the device runs source
+	module   cuda.Module
+	kernel   cuda.Kernel
+}
+
+// Open loads one kernel of each kind of the bundle. Machine code comes from
+// the bundle where it embeds some for the device's target, else from
+// Options.Compile; a device that runs source gets the source.
+func Open(ctx context.Context, dev cuda.Device, b Bundle, o Options) (*Set, error) {
+	chosen, err := choose(b, dev.Info(), o.Target)
+	if err != nil {
+		return nil, fmt.Errorf("open the kernels of %s on %s: %w", b.Name, dev.Info().Name, err)
+	}
+	errs := make([]error, len(chosen))
+	var group sync.WaitGroup
+	for i, l := range chosen { // side by side: a compilation takes seconds
+		group.Go(func() {
+			if err := l.load(ctx, dev, b.Flags, o); err != nil {
+				errs[i] = fmt.Errorf("open kernel %s of %s on %s: %w", l.artifact.Entry, b.Name, dev.Info().Name, err)
+			}
+		})
+	}
+	group.Wait()
+	s := &Set{name: b.Name, kernels: map[abi.Kind]*loaded{}}
+	for _, l := range chosen {
+		s.kernels[l.artifact.Kind] = l
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// choose takes the first artifact of each kind that fits the device.
+func choose(b Bundle, device cuda.Info, target string) ([]*loaded, error) {
+	var chosen []*loaded
+	var refused []error
+	done := map[abi.Kind]bool{}
+	for _, a := range b.Kernels {
+		if done[a.Kind] {
+			continue
+		}
+		t, err := fit(a, device, target)
+		if err != nil {
+			refused = append(refused, fmt.Errorf("%s: %w", a.Entry, err))
+			continue
+		}
+		done[a.Kind] = true
+		chosen = append(chosen, &loaded{artifact: a, target: t})
+	}
+	for _, a := range b.Kernels {
+		if !done[a.Kind] {
+			return nil, fmt.Errorf("no %s kernel fits: %w", a.Kind, errors.Join(refused...))
+		}
+	}
+	return chosen, nil
+}
+
+// fit returns the target to take the artifact's machine code for, or why it
+// can't run on the device.
+func fit(a Artifact, device cuda.Info, target string) (string, error) {
+	if a.Warps < 1 {
+		return "", fmt.Errorf("its plan has %d warps", a.Warps)
+	}
+	if device.SharedPerBlock > 0 && a.SharedBytes > device.SharedPerBlock {
+		return "", fmt.Errorf("wants %d bytes of shared memory a block, the device has %d", a.SharedBytes, device.SharedPerBlock)
+	}
+	if device.EmulatesSource {
+		return "", nil
+	}
+	if target == "" {
+		return chooseTarget(a, device)
+	}
+	arch, err := parseTarget(target)
+	if err != nil {
+		return "", err
+	}
+	if !arch.runsOn(device.Major, device.Minor) {
+		return "", fmt.Errorf("machine code for %s does not run on compute capability %d.%d", target, device.Major, device.Minor)
+	}
+	return target, nil
+}
+
+func (l *loaded) load(ctx context.Context, dev cuda.Device, flags []string, o Options) error {
+	image := cuda.Image{Name: l.artifact.Entry}
+	if dev.Info().EmulatesSource {
+		image.Source = l.artifact.Source
+	} else {
+		cubin, err := l.cubin(ctx, flags, o)
+		if err != nil {
+			return err
+		}
+		image.Cubin = cubin
+	}
+	module, err := dev.Load(image)
+	if err != nil {
+		return err
+	}
+	l.module = module
+	l.kernel, err = module.Kernel(l.artifact.Entry)
+	return err
+}
+
+func (l *loaded) cubin(ctx context.Context, flags []string, o Options) ([]byte, error) {
+	if cubin := l.artifact.Cubins[l.target]; len(cubin) > 0 {
+		return cubin, nil
+	}
+	if o.Compile == nil {
+		return nil, fmt.Errorf("no machine code for %s is embedded and Options.Compile is not set", l.target)
+	}
+	cubin, err := o.Compile(ctx, Source{Name: l.artifact.File, Text: l.artifact.Source, Target: l.target, Flags: flags})
+	if err != nil {
+		return nil, fmt.Errorf("compile %s for %s: %w", l.artifact.File, l.target, err)
+	}
+	return cubin, nil
+}
+
+// Artifact returns the kernel of a kind that launches use.
+func (s *Set) Artifact(kind abi.Kind) (Artifact, bool) {
+	l, ok := s.kernels[kind]
+	if !ok {
+		return Artifact{}, false
+	}
+	return l.artifact, true
+}
+
+// Close unloads the kernels. No launch may be under way.
+func (s *Set) Close() error {
+	var errs []error
+	for kind, l := range s.kernels {
+		if l.module == nil {
+			continue
+		}
+		if err := l.module.Unload(); err != nil {
+			errs = append(errs, fmt.Errorf("close %s of %s: %w", kind, s.name, err))
+		}
+		l.module, l.kernel = nil, nil
+	}
+	return errors.Join(errs...)
+}
