@@ -3,6 +3,7 @@
 #pragma once
 #include "ptx/sm80.cuh"
 
+// The offset of a field; NVRTC has no offsetof without a header.
 #ifdef __CUDACC_RTC__
 #define KGEN_OFFSET(type, field) __INTADDR__(&((type*)0)->field)
 #else

@@ -2,3 +2,35 @@
 // bindings, a C header and a manifest. It is pure: values in, a map of path to
 // content out, byte-identical from run to run.
 package emit
+
+import (
+	"fmt"
+	"io/fs"
+
+	"github.com/kgen-project/kgen/gen/plan"
+	"github.com/kgen-project/kgen/gen/spec"
+)
+
+// Output is everything that a spec and its plans become before a compiler sees it.
+type Output struct {
+	Files   map[string][]byte // by path relative to the output folder
+	Kernels []Kernel          // in the order of the plans
+}
+
+// Emit writes one CUDA source a plan, from the templates (package templates
+// has them).
+func Emit(s spec.Spec, plans []plan.Plan, templates fs.FS) (Output, error) {
+	out := Output{Files: map[string][]byte{}}
+	for _, p := range plans {
+		k, err := emitKernel(s, p, templates)
+		if err != nil {
+			return Output{}, err
+		}
+		if _, taken := out.Files[k.File]; taken {
+			return Output{}, fmt.Errorf("emit: two plans make %s; give kernels with one tile one plan, with both their targets", k.File)
+		}
+		out.Files[k.File] = k.Source
+		out.Kernels = append(out.Kernels, k)
+	}
+	return out, nil
+}

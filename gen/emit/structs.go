@@ -36,9 +36,8 @@ var abiConstants = []struct {
 	{"ROPE_LOW_BITS", abi.RopeLowBits},
 }
 
-// offsetMacro: NVRTC has no offsetof without a header, but the builtin that
-// its front end makes offsetof of.
-const offsetMacro = `#ifdef __CUDACC_RTC__
+const offsetMacro = `// The offset of a field; NVRTC has no offsetof without a header.
+#ifdef __CUDACC_RTC__
 #define KGEN_OFFSET(type, field) __INTADDR__(&((type*)0)->field)
 #else
 #define KGEN_OFFSET(type, field) __builtin_offsetof(type, field)

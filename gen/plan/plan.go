@@ -14,6 +14,10 @@ type Plan struct {
 	Stages  int           // K/V tiles in flight
 	Warps   int
 	Shared  int // dynamic shared memory of a block, bytes
+
+	// MinBlocks is the number of blocks that a multiprocessor must be able to
+	// hold, which bounds the registers of a thread; 0 is 1.
+	MinBlocks int
 }
 
 // Threads is the number of threads of a block.

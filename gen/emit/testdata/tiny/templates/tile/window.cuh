@@ -1,0 +1,2 @@
+// Windows: no spec without a window gets this file.
+#pragma once
