@@ -7,5 +7,5 @@ import "embed"
 
 // FS is the templates, with paths such as kernel/attend.cuh.
 //
-//go:embed *.cuh */*.cuh
+//go:embed *.cuh */*.cuh emu/*.hpp emu/*.cpp
 var FS embed.FS

@@ -1,0 +1,220 @@
+package emulate
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/kgen-project/kgen/templates"
+)
+
+// build compiles the emulator and kernels, each once.
+type build struct {
+	cxx      string // path
+	compiler string // its version
+	dir      string
+	headers  string // directory of the emulator's sources, named by their content
+}
+
+// commonFlags keep arithmetic as written: products and sums round apart, and
+// pointers of several types to one place are what kernels do.
+var commonFlags = []string{"-std=c++17", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti"}
+
+var (
+	hostFlags = append([]string{"-O2", "-rdynamic", "-U_FORTIFY_SOURCE"}, commonFlags...)
+	// Most of a kernel's time is in the host, so a higher level only compiles longer.
+	kernelFlags = append([]string{"-O1", "-shared", "-fPIC", "-fno-math-errno", "-fstack-clash-protection", "-DKGEN_EMULATOR", "-include", "emulator.hpp"}, commonFlags...)
+)
+
+// entryPattern finds the entry points of a generated source.
+var entryPattern = regexp.MustCompile(`extern\s+"C"\s+__global__\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?` +
+	`void\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?([A-Za-z_]\w*)\s*\(`)
+
+func newBuild(ctx context.Context, cxx, dir string) (build, error) {
+	if err := supported(); err != nil {
+		return build{}, err
+	}
+	if dir == "" {
+		return build{}, errors.New("Options.CacheDir is empty: name a directory for compiled kernels")
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return build{}, err
+	}
+	path, err := findCompiler(cxx)
+	if err != nil {
+		return build{}, err
+	}
+	version, err := exec.CommandContext(ctx, path, "--version").Output()
+	if err != nil {
+		return build{}, fmt.Errorf("ask %s for its version: %w", path, err)
+	}
+	first, _, _ := strings.Cut(string(version), "\n")
+	b := build{cxx: path, compiler: first, dir: dir}
+	if b.headers, err = b.writeHeaders(); err != nil {
+		return build{}, fmt.Errorf("write the emulator's sources: %w", err)
+	}
+	return b, nil
+}
+
+func findCompiler(cxx string) (string, error) {
+	if cxx != "" {
+		path, err := exec.LookPath(cxx)
+		if err != nil {
+			return "", fmt.Errorf("find the C++ compiler: %w", err)
+		}
+		return path, nil
+	}
+	names := []string{"c++", "g++", "clang++"}
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("no C++ compiler: none of %s is in PATH; install g++ or clang++", strings.Join(names, ", "))
+}
+
+// writeHeaders puts templates/emu in a directory named by its content.
+func (b build) writeHeaders() (string, error) {
+	files := map[string][]byte{}
+	sum := sha256.New()
+	err := fs.WalkDir(templates.FS, "emu", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		data, err := fs.ReadFile(templates.FS, path)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(sum, "%s %d\n", path, len(data))
+		sum.Write(data)
+		files[entry.Name()] = data
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(b.dir, "emulator-"+hex.EncodeToString(sum.Sum(nil))[:16])
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	for name, data := range files {
+		path := filepath.Join(dir, name)
+		if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
+			continue
+		}
+		err := place(path, func(temporary string) error { return os.WriteFile(temporary, data, 0o644) })
+		if err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// host returns the path of the emulator's executable.
+func (b build) host(ctx context.Context) (string, error) {
+	return b.compile(ctx, "host", hostFlags, nil, "", filepath.Join(b.headers, "host.cpp"), "-ldl")
+}
+
+// kernel returns the path of the library made of a generated source. name is
+// for messages; fresh compiles whatever the cache has.
+func (b build) kernel(ctx context.Context, name string, source []byte, fresh bool) (string, error) {
+	entries := entryPattern.FindAllSubmatch(source, -1)
+	if len(entries) == 0 {
+		return "", errors.New(`no entry point: the source has no extern "C" __global__ void function`)
+	}
+	var unit bytes.Buffer
+	fmt.Fprintf(&unit, "#line 1 %q\n%s\n", name+".cu", source)
+	for _, entry := range entries {
+		fmt.Fprintf(&unit, "KGEN_EMULATOR_ENTRY(%s)\n", entry[1])
+	}
+	key := sha256.Sum256(unit.Bytes())
+	suffix := "-" + hex.EncodeToString(key[:])[:32] + ".so"
+	if fresh {
+		old, err := b.path("kernel", kernelFlags, suffix)
+		if err != nil {
+			return "", err
+		}
+		if err := os.Remove(old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+	}
+	return b.compile(ctx, "kernel", kernelFlags, unit.Bytes(), suffix, "-x", "c++", "-")
+}
+
+// path is where the output of a compilation lies: all but the input is in the
+// name of its directory.
+func (b build) path(stem string, flags []string, suffix string) (string, error) {
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%s\n%s\n%q\n", b.cxx, b.compiler, flags)
+	dir := filepath.Join(b.headers, hex.EncodeToString(sum.Sum(nil))[:16])
+	return filepath.Join(dir, stem+suffix), os.MkdirAll(dir, 0o755)
+}
+
+// compile runs the compiler unless its output is there already.
+func (b build) compile(ctx context.Context, stem string, flags []string, stdin []byte, suffix string, inputs ...string) (string, error) {
+	path, err := b.path(stem, flags, suffix)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	return path, place(path, func(temporary string) error {
+		arguments := append([]string{"-I", b.headers, "-o", temporary}, flags...)
+		cmd := exec.CommandContext(ctx, b.cxx, append(arguments, inputs...)...)
+		cmd.Stdin = bytes.NewReader(stdin)
+		output, err := cmd.CombinedOutput()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w\n%s", filepath.Base(b.cxx), err, shorten(output, 8000))
+		}
+		return nil
+	})
+}
+
+// place writes a file under a temporary name beside path and renames it, so
+// that path is whole or absent.
+func place(path string, write func(temporary string) error) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return err
+	}
+	f.Close()
+	defer os.Remove(f.Name()) // fails where the rename succeeded
+	if err := write(f.Name()); err != nil {
+		return err
+	}
+	if err := flush(f.Name()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func flush(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// shorten keeps the first n bytes of text.
+func shorten(text []byte, n int) []byte {
+	text = bytes.TrimSpace(text)
+	if len(text) <= n {
+		return text
+	}
+	return append(text[:n:n], "\n..."...)
+}

@@ -1,0 +1,316 @@
+package emulate_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kgen-project/kgen/gen/emulate"
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/templates"
+)
+
+// cacheDir is shared by the package's tests, so that each source is compiled once.
+var cacheDir string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "emulate")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	cacheDir = dir
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+func open(t testing.TB, o emulate.Options) *emulate.Device {
+	t.Helper()
+	if o.CacheDir == "" {
+		o.CacheDir = cacheDir
+	}
+	d, err := emulate.Open(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// image is a file of testdata as the generator would flatten it.
+func image(t testing.TB, name string) cuda.Image {
+	t.Helper()
+	ptx, err := templates.FS.ReadFile("ptx/sm80.cuh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile(filepath.Join("testdata", name+".cu"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cuda.Image{Name: name, Source: append(append(ptx, '\n'), source...)}
+}
+
+func load(t testing.TB, d cuda.Device, file, entry string) cuda.Kernel {
+	t.Helper()
+	m, err := d.Load(image(t, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := m.Kernel(entry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func upload(t testing.TB, d cuda.Device, data any) abi.DevicePtr {
+	t.Helper()
+	raw := raw(t, data)
+	p, err := d.Alloc(int64(len(raw)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Upload(p, raw); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func download[T any](t testing.TB, d cuda.Device, p abi.DevicePtr, n int) []T {
+	t.Helper()
+	out := make([]T, n)
+	raw := make([]byte, binary.Size(out))
+	if err := d.Download(raw, p); err != nil {
+		t.Fatal(err)
+	}
+	if err := binary.Read(bytes.NewReader(raw), binary.LittleEndian, out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func raw(t testing.TB, data any) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := binary.Write(&b, binary.LittleEndian, data); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// one is the launch of one block.
+func one(threads, shared int) cuda.LaunchConfig {
+	return cuda.LaunchConfig{GridX: 1, GridY: 1, GridZ: 1, Threads: threads, SharedBytes: shared}
+}
+
+func TestMemory(t *testing.T) {
+	d := open(t, emulate.Options{})
+	p, err := d.Alloc(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := download[byte](t, d, p, 100); !bytes.Equal(got, bytes.Repeat([]byte{0xFF}, 100)) {
+		t.Errorf("a new buffer holds %x", got)
+	}
+	if err := d.Fill(0, p+90, 7, 10); err != nil {
+		t.Error(err)
+	}
+	if err := d.Upload(p+1, []byte{1, 2, 3}); err != nil {
+		t.Error(err)
+	}
+	want := append([]byte{0xFF, 1, 2, 3}, bytes.Repeat([]byte{0xFF}, 86)...)
+	want = append(want, bytes.Repeat([]byte{7}, 10)...)
+	if got := download[byte](t, d, p, 100); !bytes.Equal(got, want) {
+		t.Errorf("got %x, want %x", got, want)
+	}
+	for _, c := range []struct {
+		what, want string
+		err        error
+	}{
+		{"upload past the end", "they start 98 bytes into buffer #1 (100 bytes)", d.Upload(p+98, []byte{1, 2, 3})},
+		{"download before the start", "2 bytes before the start of buffer #1", d.Download(make([]byte, 4), p-2)},
+		{"fill of nothing known", "far from every buffer", d.Fill(0, 1<<40, 0, 1)},
+		{"free inside", "not the start of a buffer", d.Free(p + 16)},
+		{"free", "", d.Free(p)},
+		{"free twice", "not the start of a buffer", d.Free(p)},
+		{"download after free", "0 bytes into freed buffer #1 (100 bytes)", d.Download(make([]byte, 4), p)},
+		{"free of null", "", d.Free(0)},
+		{"alloc of nothing", "must be positive", func() error { _, err := d.Alloc(0); return err }()},
+		{"alloc of too much", "no memory for", func() error { _, err := d.Alloc(1 << 60); return err }()},
+	} {
+		expect(t, c.what, c.err, c.want)
+	}
+}
+
+// expect checks that err's text contains want; none if want is empty.
+func expect(t *testing.T, what string, err error, want string) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("%s: %v", what, err)
+	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+		t.Errorf("%s: got error %v, want %q in it", what, err, want)
+	}
+}
+
+func TestLoadErrors(t *testing.T) {
+	d := open(t, emulate.Options{})
+	_, err := d.Load(cuda.Image{Name: "empty"})
+	expect(t, "empty source", err, "no entry point")
+	_, err = d.Load(cuda.Image{Name: "wrong", Source: []byte("\nextern \"C\" __global__ void f(int x) { y = x; }")})
+	expect(t, "wrong source", err, "wrong.cu:2:")
+	m, err := d.Load(cuda.Image{Name: "good", Source: []byte(`extern "C" __global__ void f(const int x) {}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = m.Kernel("g")
+	expect(t, "unknown entry", err, "kernel g of good: no entry point")
+	k, err := m.Kernel("f")
+	expect(t, "known entry", err, "")
+	expect(t, "size of parameters", k.Launch(0, one(32, 0), make([]byte, 8)), "takes 4 bytes of parameters, not 8")
+	expect(t, "threads", k.Launch(0, one(48, 0), make([]byte, 4)), "multiple of 32")
+	expect(t, "shared", k.Launch(0, one(32, 1<<20), make([]byte, 4)), "0 to 232448")
+	expect(t, "grid", k.Launch(0, cuda.LaunchConfig{GridX: 1, GridY: 1 << 16, GridZ: 1, Threads: 32}, nil), "at most 65535")
+	expect(t, "good", k.Launch(0, one(1024, 1000), make([]byte, 4)), "")
+	expect(t, "unload", m.Unload(), "")
+}
+
+func TestOpenErrors(t *testing.T) {
+	_, err := emulate.Open(context.Background(), emulate.Options{})
+	expect(t, "no cache", err, "CacheDir is empty")
+	_, err = emulate.Open(context.Background(), emulate.Options{CacheDir: cacheDir, CXX: "no-such-compiler"})
+	expect(t, "no compiler", err, "no-such-compiler")
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = emulate.Open(context.Background(), emulate.Options{CacheDir: filepath.Join(file, "below")})
+	expect(t, "bad cache", err, "not a directory")
+}
+
+func TestBrokenCacheEntryIsRebuilt(t *testing.T) {
+	cache := t.TempDir()
+	d := open(t, emulate.Options{CacheDir: cache})
+	source := cuda.Image{Name: "f", Source: []byte(`extern "C" __global__ void f(const int x) {}`)}
+	if _, err := d.Load(source); err != nil {
+		t.Fatal(err)
+	}
+	libraries, err := filepath.Glob(filepath.Join(cache, "*", "*", "*.so"))
+	if err != nil || len(libraries) != 1 {
+		t.Fatalf("%d libraries in the cache, %v", len(libraries), err)
+	}
+	other := open(t, emulate.Options{CacheDir: cache})
+	if err := os.WriteFile(libraries[0]+".new", []byte("broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(libraries[0]+".new", libraries[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Load(source); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCancelEndsTheProcess(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	d, err := emulate.Open(ctx, emulate.Options{CacheDir: cacheDir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := load(t, d, "mistakes", "mistakes")
+	failed := make(chan error)
+	go func() { failed <- mistake{which: 19}.launch(t, d, k) }()
+	time.Sleep(50 * time.Millisecond)
+	cancel()
+	expect(t, "launch", <-failed, "context canceled")
+	_, err = d.Alloc(16)
+	expect(t, "later call", err, "context canceled")
+	expect(t, "close", d.Close(), "")
+}
+
+// The emulator must have every function of the ptx headers.
+func TestFunctionsMatch(t *testing.T) {
+	function := regexp.MustCompile(`(?m)^__device__ __forceinline__ .*?(\w+)(?:<\w+>)?\(`)
+	emulator, err := templates.FS.ReadFile("emu/emulator.hpp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ptx, err := templates.FS.ReadFile("ptx/sm80.cuh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := function.FindAllSubmatch(ptx, -1)
+	if len(found) < 20 {
+		t.Fatalf("found %d functions in ptx/sm80.cuh", len(found))
+	}
+	for _, f := range found {
+		if !regexp.MustCompile(`\b` + string(f[1]) + `(<\w+>)?\(`).Match(emulator) {
+			t.Errorf("emu/emulator.hpp has no %s", f[1])
+		}
+	}
+}
+
+func TestCountersAndSpeed(t *testing.T) {
+	d := open(t, emulate.Options{})
+	k := load(t, d, "speed", "speed")
+	const threads, steps = 128, 2000
+	out, err := d.Alloc(threads * 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	params := raw(t, struct {
+		Out             abi.DevicePtr
+		Steps, Reserved int32
+	}{out, steps, 0})
+	d.TakeCounters()
+	elapsed, err := d.Time(context.Background(), 0, func() error { return k.Launch(0, one(threads, threads*16), params) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d steps of %d warps: %v", steps, threads/32, elapsed)
+	for i, x := range download[float32](t, d, out, threads) {
+		if x != 4*16*steps {
+			t.Fatalf("thread %d has %v, want %v", i, x, 4*16*steps)
+		}
+	}
+	want := emulate.Counters{
+		Blocks: 1, Barriers: 1, LdMatrices: threads / 32 * steps, MMAs: threads / 32 * steps, SharedStoreBytes: threads * 16,
+	}
+	if got := d.TakeCounters(); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := d.TakeCounters(); got != (emulate.Counters{}) {
+		t.Errorf("counters are not taken: %+v", got)
+	}
+}
+
+func TestSameSeedSameResult(t *testing.T) {
+	var first string
+	for range 3 {
+		d := open(t, emulate.Options{Seed: 5})
+		err := mistake{which: 20}.launch(t, d, load(t, d, "mistakes", "mistakes"))
+		if err == nil {
+			t.Fatal("no error")
+		}
+		if first == "" {
+			first = err.Error()
+		}
+		if err.Error() != first {
+			t.Errorf("one seed, two results:\n%s\n%v", first, err)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+// The CUDA words and the ptx functions, for a C++ compiler.
+//
+// A generated kernel is compiled as it is, with this header before it:
+//
+//   g++ -std=c++17 -O1 -DKGEN_EMULATOR -include emulator.hpp -x c++ -shared -fPIC kernel.cu
+//
+// and the result is loaded by the host (host.cpp), which runs it.
+//
+// What is modelled
+//   - Each CUDA thread is a fiber. It runs until it meets a barrier or an
+//     instruction of the whole warp. Which warp and which lane run first is
+//     drawn from a seed and drawn again at each barrier; a warp mostly runs as
+//     far as it can before another one starts, so a missing barrier shows.
+//   - All 32 lanes of a warp must arrive at the same sync_warp, shuffle,
+//     ldmatrix or mma (the same function on the same line), and all threads of
+//     a block that have not returned at the same sync_threads.
+//   - cp.async reads and writes when its thread waits for its group (in some
+//     blocks, for some copies, earlier). From its issue on, its destination
+//     holds NaN. A block may not end with copies that nobody waited for.
+//   - Shared memory is exactly as large as launched and holds NaN (0xFF bytes)
+//     when a block starts. Buffers in global memory hold NaN when allocated and
+//     end at a page that no one may touch: an access outside is an error.
+//   - Accesses to shared memory through ptx functions are checked for races:
+//     a write and another access of the same 16 bytes by different threads
+//     must have a sync_threads between them (or, in one warp, an instruction
+//     of the whole warp), and a copy's destination may not be touched before
+//     its thread has waited for it.
+//   - Fragment layouts of ldmatrix and mma, alignment of 16-byte accesses,
+//     rounding of pack and flushing of subnormals are those of the PTX ISA.
+//
+// What is not modelled
+//   - Time, bank conflicts, caches, registers, atomics, memory fences between
+//     blocks: blocks run one after another.
+//   - Races through plain pointers are not searched for; they show only as
+//     wrong values under some seed.
+//   - mma adds its 16 products to d in order in fp32; hardware keeps more bits
+//     inside one product and truncates. exp2 and log2 are those of the C library.
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "calls.hpp"
+
+// ---- words of CUDA C++ ----
+#define __global__
+#define __device__
+#define __host__
+#define __grid_constant__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+
+struct __align__(8) float2 { float x, y; };
+struct __align__(16) float4 { float x, y, z, w; };
+struct __align__(8) int2 { int x, y; };
+struct __align__(16) int4 { int x, y, z, w; };
+struct __align__(8) uint2 { unsigned x, y; };
+struct __align__(16) uint4 { unsigned x, y, z, w; };
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline int2 make_int2(int x, int y) { return {x, y}; }
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
+inline unsigned __float_as_uint(float x) { unsigned r; memcpy(&r, &x, 4); return r; }
+inline float __uint_as_float(unsigned x) { float r; memcpy(&r, &x, 4); return r; }
+inline int __float_as_int(float x) { int r; memcpy(&r, &x, 4); return r; }
+inline float __int_as_float(int x) { float r; memcpy(&r, &x, 4); return r; }
+
+// ---- how the host calls a kernel ----
+namespace kgen_emulator {
+template <class P>
+void call(void (*kernel)(P), const void* params) { kernel(*static_cast<const P*>(params)); }
+template <class P>
+constexpr unsigned long size(void (*)(P)) { return sizeof(P); }
+}  // namespace kgen_emulator
+#define KGEN_EMULATOR_ENTRY(name)                                                              \
+  extern "C" __attribute__((visibility("default"))) void kgen_call_##name(const void* params) { \
+    kgen_emulator::call(name, params);                                                         \
+  }                                                                                            \
+  extern "C" __attribute__((visibility("default"))) unsigned long kgen_size_##name() {         \
+    return kgen_emulator::size(name);                                                          \
+  }
+
+namespace ptx {
+
+// ---- where this thread is ----
+inline int thread_index() { return kgen_here.thread; }
+inline int block_x() { return kgen_here.block_x; }
+inline int block_y() { return kgen_here.block_y; }
+
+// ---- barriers ----
+inline void sync_threads(int line = __builtin_LINE()) { kgen_sync_threads(line); }
+inline void sync_warp(int line = __builtin_LINE()) { kgen_sync_warp(line); }
+
+// ---- shared memory ----
+inline unsigned char* dynamic_shared() { return kgen_here.shared; }
+inline uint32_t shared_address(const void* p, int line = __builtin_LINE()) { return kgen_shared_address(p, line); }
+
+// ---- asynchronous copies, global to shared ----
+inline void cp_async_16(uint32_t dst, const void* src, bool valid, int line = __builtin_LINE()) {
+  kgen_cp_async_16(dst, src, valid, line);
+}
+inline void cp_async_commit() { kgen_cp_async_commit(); }
+template <int Pending>
+inline void cp_async_wait() { kgen_cp_async_wait(Pending); }
+
+// ---- matrix fragments ----
+inline void ldmatrix_x4(uint32_t (&r)[4], uint32_t address, int line = __builtin_LINE()) {
+  kgen_ldmatrix_x4(r, address, line);
+}
+inline void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t address, int line = __builtin_LINE()) {
+  kgen_ldmatrix_x4_trans(r, address, line);
+}
+
+// ---- element types ----
+struct bf16 {};
+struct fp16 {};
+
+// cvt.rn.bf16.f32: to nearest even; a NaN becomes the canonical one.
+inline uint32_t bf16_bits(float x) {
+  uint32_t u = __float_as_uint(x);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+  return (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+// cvt.rn.f16.f32, by arithmetic on the value: an addend whose last place is
+// the last place of the result rounds to nearest even.
+inline uint32_t fp16_bits(float x) {
+  uint32_t u = __float_as_uint(x), sign = u >> 16 & 0x8000u, magnitude = u & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return 0x7fff;
+  if (magnitude >= 0x477ff000u) return sign | 0x7c00;  // 65520 and above round to infinity
+  if (magnitude < 0x38800000u) {                       // below 2^-14: multiples of 2^-24
+    float rounded = __uint_as_float(magnitude) + 0.5f;
+    return sign | (__float_as_uint(rounded) - 0x3f000000u);
+  }
+  magnitude += 0xfff + (magnitude >> 13 & 1);
+  return sign | ((magnitude - 0x38000000u) >> 13);
+}
+inline float fp16_value(uint32_t h) {
+  uint32_t sign = (h & 0x8000u) << 16, magnitude = (h & 0x7fffu) << 13;
+  if (magnitude >= 0x0f800000u) return __uint_as_float(sign | (magnitude + 0x70000000u));  // infinity, NaN
+  return __uint_as_float(sign | __float_as_uint(__uint_as_float(magnitude) * 0x1p112f));
+}
+
+template <class T>
+uint32_t pack(float low, float high);
+template <>
+inline uint32_t pack<bf16>(float low, float high) { return bf16_bits(low) | bf16_bits(high) << 16; }
+template <>
+inline uint32_t pack<fp16>(float low, float high) { return fp16_bits(low) | fp16_bits(high) << 16; }
+template <class T>
+float2 unpack(uint32_t pair);
+template <>
+inline float2 unpack<bf16>(uint32_t pair) {
+  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+template <>
+inline float2 unpack<fp16>(uint32_t pair) { return make_float2(fp16_value(pair & 0xffff), fp16_value(pair >> 16)); }
+
+// ---- matrix product ----
+template <class T>
+void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int line = __builtin_LINE());
+template <>
+inline void mma_m16n8k16<bf16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int line) {
+  kgen_mma_bf16(d, a, b0, b1, line);
+}
+template <>
+inline void mma_m16n8k16<fp16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int line) {
+  kgen_mma_fp16(d, a, b0, b1, line);
+}
+
+// ---- across a warp ----
+inline float shuffle_xor(float x, int lane_mask, int line = __builtin_LINE()) {
+  return kgen_shuffle_xor(x, lane_mask, line);
+}
+
+// ---- arithmetic ----
+// .ftz: a subnormal becomes a zero of its sign.
+inline float flush(float x) {
+  uint32_t u = __float_as_uint(x);
+  return (u & 0x7f800000u) == 0 ? __uint_as_float(u & 0x80000000u) : x;
+}
+inline float exp2_approx(float x) { return flush(exp2f(flush(x))); }
+inline float log2_approx(float x) { return flush(log2f(flush(x))); }
+inline float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+inline float maximum(float a, float b) { return fmaxf(a, b); }
+inline float infinity() { return __builtin_inff(); }
+
+// ---- wide memory accesses ----
+inline uint4 load_16(const void* p, int line = __builtin_LINE()) {
+  kgen_load_16(p, line);
+  return *static_cast<const uint4*>(p);
+}
+inline void store_16(void* p, uint4 x, int line = __builtin_LINE()) {
+  kgen_store_16(p, line);
+  *static_cast<uint4*>(p) = x;
+}
+
+}  // namespace ptx

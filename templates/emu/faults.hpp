@@ -1,0 +1,82 @@
+// Signals that a kernel's mistakes raise, turned into failed launches.
+#pragma once
+#include <signal.h>
+#include <sys/time.h>
+#include <ucontext.h>
+
+#include "machine.hpp"
+
+namespace kgen_emulator {
+
+inline const char* access_kind([[maybe_unused]] void* context) {
+#if defined(__x86_64__) && defined(__linux__)
+  return static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & 2 ? "write" : "read";
+#else
+  return "access";
+#endif
+}
+
+// Ends the launch from a signal handler: the handler is left as any fiber is,
+// and its stack is free again for the next signal.
+inline void on_fault(int signal, siginfo_t* info, void* context) {
+  if (!machine.running || machine.busy) {  // a mistake of the host itself
+    ::signal(signal, SIG_DFL);
+    return;
+  }
+  char during[64];
+  if (machine.doing) {
+    snprintf(during, sizeof during, " by %s (line %d)", machine.doing, machine.doing_line);
+  } else {
+    snprintf(during, sizeof during, " after line %d", machine.lane().line);
+  }
+  if (signal == SIGFPE) machine.fail("integer division by zero%s", during);
+  if (signal == SIGILL || signal == SIGTRAP) machine.fail("the kernel stopped itself%s", during);
+#if defined(__linux__)
+  if (info->si_code == SI_KERNEL) machine.fail("an access that is not aligned, or far outside of memory%s", during);
+#endif
+  const uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
+  if (machine.stack_guard(address)) machine.fail("a thread's stack is full (%zu bytes): local variables are too large", Stacks::size);
+  char where[256];
+  if (machine.shared.reserves(address)) {
+    machine.shared.describe(address, "shared memory", where, sizeof where);
+  } else {
+    machine.global.describe(address, where, sizeof where);
+  }
+  machine.fail("out-of-bounds %s at 0x%zx%s, %s", access_kind(context), static_cast<size_t>(address), during, where);
+}
+
+inline void on_time(int) {
+  if (machine.running && !machine.busy) {
+    machine.fail("the launch used more than its limit of processor time; this thread runs after line %d", machine.lane().line);
+  };
+}
+
+inline bool catch_faults() {
+  static unsigned char stack[64 << 10];
+  stack_t alternate{};
+  alternate.ss_sp = stack;
+  alternate.ss_size = sizeof stack;
+  if (sigaltstack(&alternate, nullptr) != 0) return false;
+  struct sigaction action{};
+  action.sa_sigaction = on_fault;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP}) {
+    if (sigaction(s, &action, nullptr) != 0) return false;
+  }
+  struct sigaction timer{};
+  timer.sa_handler = on_time;
+  timer.sa_flags = SA_ONSTACK | SA_NODEFER | SA_RESTART;
+  return sigaction(SIGVTALRM, &timer, nullptr) == 0;
+}
+
+// Limits the processor time from now on; 0 ends the limit. It strikes again
+// every 10 ms, for when it came while the machine was busy.
+inline void limit_time(uint64_t milliseconds) {
+  itimerval t{};
+  t.it_value.tv_sec = static_cast<time_t>(milliseconds / 1000);
+  t.it_value.tv_usec = static_cast<suseconds_t>(milliseconds % 1000 * 1000);
+  t.it_interval.tv_usec = milliseconds ? 10000 : 0;
+  setitimer(ITIMER_VIRTUAL, &t, nullptr);
+}
+
+}  // namespace kgen_emulator

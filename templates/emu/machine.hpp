@@ -1,0 +1,381 @@
+// The machine that runs a block: fibers, their order, barriers, and how a
+// launch fails.
+#pragma once
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "calls.hpp"
+#include "fiber.hpp"
+#include "memory.hpp"
+#include "shadow.hpp"
+
+namespace kgen_emulator {
+
+constexpr int warp_size = 32;
+constexpr uint32_t shared_base = 0x400;  // the address that shared_address() gives to dynamic_shared()
+
+class Random {
+ public:
+  explicit Random(uint64_t seed = 0) : state_(seed) {}
+  uint64_t next() {  // splitmix64
+    uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  int below(int n) { return static_cast<int>((next() >> 32) * static_cast<uint64_t>(n) >> 32); }
+  template <class T>
+  void shuffle(T* items, int n) {
+    for (int i = n - 1; i > 0; i--) std::swap(items[i], items[below(i + 1)]);
+  }
+
+ private:
+  uint64_t state_;
+};
+
+enum class Op { none, sync_threads, sync_warp, shuffle_xor, ldmatrix_x4, ldmatrix_x4_trans, mma_bf16, mma_fp16 };
+inline const char* name(Op op) {
+  static const char* const names[] = {"nothing",     "sync_threads",      "sync_warp",          "shuffle_xor",
+                                      "ldmatrix_x4", "ldmatrix_x4_trans", "mma_m16n8k16<bf16>", "mma_m16n8k16<fp16>"};
+  return names[static_cast<int>(op)];
+}
+
+// What a launch did. gen/emulate reads it as it lies here.
+struct Counters {
+  uint64_t blocks, barriers;                                   // of a block
+  uint64_t warp_barriers, shuffles, ldmatrices, mmas;          // of a warp
+  uint64_t copy_bytes;                                         // read by cp.async
+  uint64_t load_bytes, store_bytes;                            // load_16 and store_16, global
+  uint64_t shared_load_bytes, shared_store_bytes;              // load_16 and store_16, shared
+};
+
+struct Copy {
+  uint32_t dst;
+  const void* src;
+  bool valid, landed;
+  uint32_t group;
+  int line;
+};
+
+// What a lane brings to an instruction of its warp.
+struct Operands {
+  float* d;
+  const uint32_t* a;
+  uint32_t b0, b1;
+  uint32_t* r;
+  uint32_t address;
+  float x;
+  int lane_mask;
+};
+
+struct Lane {
+  Context context;
+  Operands operands;
+  std::vector<Copy> copies;  // in the order of issue
+  uint32_t committed = 0;    // groups
+  int line = 0;              // of its last ptx function, for faults
+};
+
+struct Warp {
+  int order[warp_size];  // lanes in the order in which they run
+  int position = 0;      // in order: the lane that runs, or runs next
+  Op op = Op::none;      // what lanes wait at
+  int line = 0;
+  int arrived = 0;      // lanes that wait at op
+  int at_barrier = 0;   // lanes that wait at sync_threads
+  int returned = 0;     // lanes that have returned
+  uint32_t returned_lanes = 0;
+  uint32_t syncs = 0;  // instructions of the whole warp so far
+  bool blocked = false;
+  int lane() const { return order[position]; }
+};
+
+class Machine {
+ public:
+  using Entry = void (*)(const void* params);
+  struct Launch {
+    Entry entry;
+    const void* params;
+    int grid[3];
+    int threads;
+    uint32_t shared;
+    uint64_t seed;
+  };
+
+  Global global;
+  Guarded shared;
+  Shadow shadow;
+  Counters counters{};
+  char error[2048];
+  std::vector<Lane> lanes;
+  volatile sig_atomic_t running = 0;  // a fiber runs
+  volatile sig_atomic_t busy = 0;     // it is in a part of the host that must not be left
+  const char* doing = nullptr;        // the ptx function that touches memory now, for faults
+  int doing_line = 0;
+  int early = 0;  // copies of this block may land early
+
+  bool start() { return stacks_.reserve(); }
+  bool stack_guard(uintptr_t address) const { return stacks_.guards(address); }
+
+  // Runs a launch. False: error says why it failed.
+  bool run(const Launch& launch) {
+    counters = {};
+    error[0] = 0;
+    launch_ = &launch;
+    if (!shared.begin() || shared.size() != launch.shared) {
+      shared.release();
+      if (!shared.allocate(launch.shared, 1024)) {
+        snprintf(error, sizeof error, "no memory for %u bytes of shared memory", launch.shared);
+        return false;
+      }
+    }
+    Random random(launch.seed);
+    std::vector<int> order(static_cast<size_t>(launch.grid[0]) * launch.grid[1] * launch.grid[2]);
+    std::iota(order.begin(), order.end(), 0);
+    random.shuffle(order.data(), static_cast<int>(order.size()));
+    bool good = true;
+    for (int block : order) {
+      kgen_here.block_x = block % launch.grid[0];
+      kgen_here.block_y = block / launch.grid[0] % launch.grid[1];
+      random_ = Random(launch.seed ^ (static_cast<uint64_t>(block) + 1) * 0xd1342543de82ef95u);
+      if (!(good = run_block())) break;
+    }
+    char where[256];
+    if (global.damaged(where, sizeof where) && good) {
+      snprintf(error, sizeof error, "out-of-bounds write, %s", where);
+      good = false;
+    }
+    return good;
+  }
+
+  Warp& warp() { return *warp_; }
+  Lane& lane() { return lanes[kgen_here.thread]; }
+  Random& random() { return random_; }
+  Moment now() const { return {kgen_here.thread, barriers_, warp_->syncs}; }
+  Lane& lane_of_warp(int lane) { return lanes[(kgen_here.thread & ~31) + lane]; }
+
+  // Arrives at an instruction of the whole warp. True: all lanes are here and
+  // the caller performs it for all, then calls performed(). False: it has been
+  // performed.
+  bool arrive(Op op, int line) {
+    Warp& w = *warp_;
+    lane().line = line;
+    if (w.arrived == 0) {
+      if (w.at_barrier || w.returned) {
+        fail("diverged warp: this lane arrives at %s (line %d), but %d lanes of its warp %s", name(op), line,
+             w.at_barrier ? w.at_barrier : w.returned, w.at_barrier ? "wait at sync_threads" : "have returned");
+      }
+      w.op = op;
+      w.line = line;
+    } else if (w.op != op || w.line != line) {
+      fail("diverged warp: this lane arrives at %s (line %d), but %d lanes of its warp wait at %s (line %d)", name(op),
+           line, w.arrived, name(w.op), w.line);
+    }
+    if (++w.arrived < warp_size) {
+      int from = kgen_here.thread;
+      w.position = (w.position + 1) % warp_size;
+      resume(lanes[from], w);
+      return false;
+    }
+    w.arrived = 0;
+    return true;
+  }
+  void performed() {
+    warp_->syncs++;
+    if (interleave_ && random_.below(4) == 0) switch_warp();
+  }
+
+  void sync_threads(int line) {
+    Warp& w = *warp_;
+    lane().line = line;
+    if (w.arrived) {
+      fail("diverged warp: this lane arrives at sync_threads (line %d), but %d lanes of its warp wait at %s (line %d)", line,
+           w.arrived, name(w.op), w.line);
+    }
+    if (waiting_ == 0) {
+      barrier_line_ = line;
+    } else if (line != barrier_line_) {
+      fail("diverged block: this thread arrives at sync_threads on line %d, but %d threads wait at the one on line %d", line,
+           waiting_, barrier_line_);
+    }
+    waiting_++;
+    w.at_barrier++;
+    leave();
+  }
+
+  // Ends the launch with a message; the running fiber is given up.
+  [[noreturn]] __attribute__((format(printf, 2, 3))) void fail(const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    size_t n = static_cast<size_t>(vsnprintf(error, sizeof error, format, args));
+    va_end(args);
+    if (n < sizeof error) {
+      int t = kgen_here.thread;
+      snprintf(error + n, sizeof error - n, "; thread %d (warp %d, lane %d) of block (%d,%d)", t, t / warp_size,
+               t % warp_size, kgen_here.block_x, kgen_here.block_y);
+    }
+    Context given_up;
+    switch_context(given_up, main_);
+    __builtin_unreachable();
+  }
+  void check(const Conflict& c, const void* address, const char* function, int line) {
+    if (!c.text) return;
+    size_t offset = static_cast<size_t>(static_cast<const unsigned char*>(address) - shared.begin());
+    fail("race: byte %zu of shared memory is %s; the other thread is %d, now in %s (line %d)", offset, c.text, c.other,
+         function, line);
+  }
+  // The bytes of shared memory at a 32-bit address, checked.
+  unsigned char* shared_at(uint32_t address, const char* function, int line) {
+    if (address % 16) fail("%s (line %d): shared address 0x%x is not a multiple of 16", function, line, address);
+    if (address < shared_base || address - shared_base + 16u > shared.size()) {
+      fail("%s (line %d): 16 bytes at offset %ld are outside of shared memory (%zu bytes)", function, line,
+           static_cast<long>(address) - static_cast<long>(shared_base), shared.size());
+    }
+    return shared.begin() + (address - shared_base);
+  }
+
+ private:
+  static void start_thread();
+
+  bool run_block() {
+    const int threads = launch_->threads, warps = threads / warp_size;
+    counters.blocks++;
+    memset(shared.begin(), poison, shared.size());
+    shadow.reset(shared.size());
+    kgen_here.shared = shared.begin();
+    interleave_ = random_.below(4) == 0;
+    early = random_.below(4) == 0;
+    lanes.resize(static_cast<size_t>(threads));
+    for (int t = 0; t < threads; t++) {
+      lanes[t].copies.clear();
+      lanes[t].committed = 0;
+      lanes[t].line = 0;
+      prepare(lanes[t].context, stacks_.top(t), stacks_.usable(t), start_thread);
+    }
+    warps_.assign(static_cast<size_t>(warps), Warp());
+    for (Warp& w : warps_) {
+      std::iota(w.order, w.order + warp_size, 0);
+      random_.shuffle(w.order, warp_size);
+    }
+    returned_ = waiting_ = 0;
+    barriers_ = 0;
+    warp_ = &warps_[random_.below(warps)];
+    kgen_here.thread = thread(*warp_);
+    running = 1;
+    switch_context(main_, lane().context);
+    running = 0;
+    doing = nullptr;
+    if (error[0]) return false;
+    for (int t = 0; t < threads; t++) {
+      if (size_t n = lanes[t].copies.size()) {
+        snprintf(error, sizeof error,
+                 "the block ends with %zu copies that were never waited for, the first by cp_async_16 on line %d; "
+                 "thread %d of block (%d,%d)",
+                 n, lanes[t].copies[0].line, t, kgen_here.block_x, kgen_here.block_y);
+        return false;
+      }
+    }
+    if (long at = shared.damage()) {
+      char where[128];
+      shared.describe(shared.address() + (at < 0 ? at : static_cast<long>(shared.size()) + at - 1), "shared memory", where, sizeof where);
+      snprintf(error, sizeof error, "out-of-bounds write, %s; block (%d,%d)", where, kgen_here.block_x, kgen_here.block_y);
+      return false;
+    }
+    return true;
+  }
+
+  int thread(const Warp& w) const { return static_cast<int>(&w - warps_.data()) * warp_size + w.lane(); }
+  // Runs warp w from its position on; from is the lane that stops.
+  void resume(Lane& from, Warp& w) {
+    warp_ = &w;
+    kgen_here.thread = thread(w);
+    Lane& to = lane();
+    if (&from != &to) switch_context(from.context, to.context);
+  }
+  // The running lane cannot go on: it waits at a barrier or has returned.
+  void leave() {
+    Warp& w = *warp_;
+    if (w.at_barrier + w.returned < warp_size) {
+      Lane& from = lane();
+      do w.position = (w.position + 1) % warp_size;
+      while (w.returned_lanes >> w.lane() & 1);
+      resume(from, w);
+      return;
+    }
+    w.blocked = true;
+    switch_warp();
+  }
+  // Goes on with any warp that can run.
+  void switch_warp() {
+    Lane& from = lane();
+    int able[Stacks::count / warp_size], n = 0;
+    for (int i = 0; i < static_cast<int>(warps_.size()); i++) {
+      if (!warps_[i].blocked) able[n++] = i;
+    }
+    if (n == 0 && returned_ == launch_->threads) {
+      switch_context(from.context, main_);
+      __builtin_unreachable();
+    }
+    if (n == 0) n = open_barrier(able);
+    resume(from, warps_[able[random_.below(n)]]);
+  }
+  // All threads that have not returned are at the barrier: lets them go on.
+  int open_barrier(int* able) {
+    int n = 0;
+    barriers_++;
+    counters.barriers++;
+    waiting_ = 0;
+    for (int i = 0; i < static_cast<int>(warps_.size()); i++) {
+      Warp& w = warps_[i];
+      if (w.returned == warp_size) continue;
+      w.at_barrier = 0;
+      w.blocked = false;
+      random_.shuffle(w.order, warp_size);
+      w.position = 0;
+      while (w.returned_lanes >> w.lane() & 1) w.position++;
+      able[n++] = i;
+    }
+    return n;
+  }
+
+  Stacks stacks_;
+  Context main_;
+  const Launch* launch_ = nullptr;
+  std::vector<Warp> warps_;
+  Warp* warp_ = nullptr;
+  Random random_;
+  bool interleave_ = false;  // warps take turns between barriers; else one runs as far as it can
+  int returned_ = 0;         // threads
+  int waiting_ = 0;          // threads at the barrier
+  int barrier_line_ = 0;
+  uint32_t barriers_ = 0;  // barriers that the block has passed
+};
+
+inline Machine machine;  // one a process: signal handlers and the kernels' calls have no other way to it
+
+inline void Machine::start_thread() {
+  machine.launch_->entry(machine.launch_->params);
+  Warp& w = *machine.warp_;
+  if (w.arrived) {
+    machine.fail("diverged warp: this lane returns, but %d lanes of its warp wait at %s (line %d)", w.arrived, name(w.op),
+                 w.line);
+  }
+  w.returned++;
+  w.returned_lanes |= 1u << w.lane();
+  machine.returned_++;
+  machine.leave();
+  __builtin_unreachable();
+}
+
+}  // namespace kgen_emulator
+
+extern "C" {
+KgenHere kgen_here;
+void kgen_sync_threads(int line) { kgen_emulator::machine.sync_threads(line); }
+}
