@@ -59,7 +59,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
   static_assert(Config::v_head_dim <= Config::head_dim, "the outputs are staged in the query tile");
 
   AttendShared<Config>& shared = *reinterpret_cast<AttendShared<Config>*>(ptx::dynamic_shared());
-  const int thread = ptx::thread_index(), lane = thread % 32, first_row = thread / 32 * rows_per_warp;
+  const int thread = ptx::thread_index(), lane = ptx::lane_index(), first_row = ptx::warp_index() * rows_per_warp;
   const int kv_head = ptx::block_y();
   const Item& item = work_item(params);
   if (item.q_count == 0) return;

@@ -67,7 +67,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   constexpr int keys = Config::keys, stages = Config::stages, warps = Config::warps, m_tiles = Config::rows / 16;
 
   DecodeShared<Config>& shared = *reinterpret_cast<DecodeShared<Config>*>(ptx::dynamic_shared());
-  const int thread = ptx::thread_index(), lane = thread % 32, warp = thread / 32;
+  const int lane = ptx::lane_index(), warp = ptx::warp_index();
   const int kv_head = ptx::block_y();
   const Item& item = work_item(params);
   if (item.q_count == 0) return;

@@ -8,8 +8,8 @@ namespace kgen {
 template <class Config>
 __device__ __forceinline__ void merge(const MergeParams& params) {
   constexpr int dim = Config::v_head_dim, columns = dim / 32;
-  const int token = ptx::block_x(), lane = ptx::thread_index() % 32;
-  const int head = ptx::block_y() * Config::warps + ptx::thread_index() / 32;
+  const int token = ptx::block_x(), lane = ptx::lane_index();
+  const int head = ptx::block_y() * Config::warps + ptx::warp_index();
   if (head >= params.q_heads) return;
   const int begin = pointer<int32_t>(params.slot_begin)[token], end = pointer<int32_t>(params.slot_begin)[token + 1];
   if (begin >= end) return;

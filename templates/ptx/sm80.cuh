@@ -11,6 +11,9 @@ namespace ptx {
 
 // ---- where this thread is ----
 __device__ __forceinline__ int thread_index() { return threadIdx.x; }
+// Unsigned arithmetic: a quotient of an int costs three instructions more.
+__device__ __forceinline__ int lane_index() { return threadIdx.x % 32; }
+__device__ __forceinline__ int warp_index() { return threadIdx.x / 32; }
 __device__ __forceinline__ int block_x() { return blockIdx.x; }
 __device__ __forceinline__ int block_y() { return blockIdx.y; }
 
@@ -125,6 +128,14 @@ __device__ __forceinline__ float log2_approx(float x) {
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ __forceinline__ float maximum(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+
+// ---- register pressure ----
+// The same value, unknown to the compiler: what is computed from it inside a loop
+// is computed there, not ahead of the loop and held in registers throughout.
+__device__ __forceinline__ int here(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
 
 // ---- wide memory accesses ----
 __device__ __forceinline__ uint4 load_16(const void* p) { return *static_cast<const uint4*>(p); }

@@ -66,6 +66,7 @@ __device__ __forceinline__ void cap_scores(Accumulator<MTiles, Keys>& scores, fl
 // keys at token `begin`.
 template <int MTiles, int Keys, class Visible>
 __device__ __forceinline__ void mask_scores(Accumulator<MTiles, Keys>& scores, int first_row, int begin, int lane, Visible visible) {
+  lane = ptx::here(lane);
 #pragma unroll
   for (int m = 0; m < MTiles; ++m)
 #pragma unroll
