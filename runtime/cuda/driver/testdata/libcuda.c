@@ -1,0 +1,80 @@
+// A libcuda that writes down each call and its arguments, so that a test can
+// tell whether the binding passes them as C does. With -include cuda.h the
+// compiler also holds the prototypes to the real ones.
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#ifndef CUDA_VERSION
+typedef int CUresult, CUdevice, CUdevice_attribute, CUfunction_attribute, CUjit_option, CUstreamCaptureMode;
+typedef unsigned long long CUdeviceptr, cuuint64_t;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
+#endif
+
+static char record[4096];
+static size_t used;
+static CUresult note(const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  used += (size_t)vsnprintf(record + used, sizeof record - used, format, args);
+  va_end(args);
+  return 0;
+}
+
+const char *fake_record(void) {
+  used = 0;
+  return record;
+}
+
+CUresult cuInit(unsigned int flags) { return note("cuInit %u", flags); }
+CUresult cuGetErrorName(CUresult c, const char **s) { *s = "NAME"; return note("cuGetErrorName %d", (int)c); }
+CUresult cuGetErrorString(CUresult c, const char **s) { *s = "TEXT"; return note("cuGetErrorString %d", (int)c); }
+CUresult cuDriverGetVersion(int *v) { *v = 13010; return note("cuDriverGetVersion"); }
+CUresult cuDeviceGetCount(int *n) { *n = 3; return note("cuDeviceGetCount"); }
+CUresult cuDeviceGet(CUdevice *d, int i) { *d = 40; return note("cuDeviceGet %d", i); }
+CUresult cuDeviceGetName(char *s, int n, CUdevice d) { strcpy(s, "GPU"); return note("cuDeviceGetName %d %d", n, d); }
+CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice d) { *v = -5; return note("cuDeviceGetAttribute %d %d", (int)a, d); }
+CUresult cuDeviceTotalMem_v2(size_t *n, CUdevice d) { *n = 1ull << 40; return note("cuDeviceTotalMem_v2 %d", d); }
+CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d) { *c = (CUcontext)0x1234567890; return note("cuDevicePrimaryCtxRetain %d", d); }
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) { return note("cuDevicePrimaryCtxRelease_v2 %d", d); }
+CUresult cuCtxSetCurrent(CUcontext c) { return note("cuCtxSetCurrent %p", (void *)c); }
+CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n) { *p = 0xabcdef0123456789; return note("cuMemAlloc_v2 %zu", n); }
+CUresult cuMemFree_v2(CUdeviceptr p) { return note("cuMemFree_v2 %llx", p); }
+CUresult cuMemGetInfo_v2(size_t *f, size_t *t) { *f = 5; *t = 6; return note("cuMemGetInfo_v2"); }
+CUresult cuMemcpyHtoD_v2(CUdeviceptr d, const void *s, size_t n) { return note("cuMemcpyHtoD_v2 %llx %.*s %zu", d, (int)n, (const char *)s, n); }
+CUresult cuMemcpyDtoH_v2(void *d, CUdeviceptr s, size_t n) { memset(d, 'z', n); return note("cuMemcpyDtoH_v2 %llx %zu", s, n); }
+CUresult cuMemsetD8Async(CUdeviceptr d, unsigned char v, size_t n, CUstream s) { return note("cuMemsetD8Async %llx %d %zu %p", d, v, n, (void *)s); }
+CUresult cuModuleLoadDataEx(CUmodule *m, const void *image, unsigned int n, CUjit_option *options, void **values) {
+  strcpy(values[0], "log");
+  *m = (CUmodule)0x77;
+  note("cuModuleLoadDataEx %s %u:", (const char *)image, n);
+  for (unsigned int i = 0; i < n; i++) note(" %d", (int)options[i]);
+  return note(" %zu", (size_t)values[1]);
+}
+CUresult cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name) { *f = (CUfunction)0x88; return note("cuModuleGetFunction %p %s", (void *)m, name); }
+CUresult cuModuleUnload(CUmodule m) { return note("cuModuleUnload %p", (void *)m); }
+CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute a, int v) { return note("cuFuncSetAttribute %p %d %d", (void *)f, (int)a, v); }
+CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
+                        unsigned int bz, unsigned int shared, CUstream s, void **params, void **extra) {
+  return note("cuLaunchKernel %p %u %u %u %u %u %u %u %p %s %d", (void *)f, gx, gy, gz, bx, by, bz, shared, (void *)s,
+                (const char *)params[0], extra != NULL);
+}
+CUresult cuStreamCreate(CUstream *s, unsigned int flags) { *s = (CUstream)0x99; return note("cuStreamCreate %u", flags); }
+CUresult cuStreamDestroy_v2(CUstream s) { return note("cuStreamDestroy_v2 %p", (void *)s); }
+CUresult cuStreamQuery(CUstream s) { note("cuStreamQuery %p", (void *)s); return (CUresult)600; }
+CUresult cuStreamBeginCapture_v2(CUstream s, CUstreamCaptureMode mode) { return note("cuStreamBeginCapture_v2 %p %d", (void *)s, (int)mode); }
+CUresult cuStreamEndCapture(CUstream s, CUgraph *g) { *g = (CUgraph)0xaa; return note("cuStreamEndCapture %p", (void *)s); }
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *e, CUgraph g, unsigned long long flags) { *e = (CUgraphExec)0xbb; return note("cuGraphInstantiateWithFlags %p %llu", (void *)g, flags); }
+CUresult cuGraphDestroy(CUgraph g) { return note("cuGraphDestroy %p", (void *)g); }
+CUresult cuGraphLaunch(CUgraphExec e, CUstream s) { return note("cuGraphLaunch %p %p", (void *)e, (void *)s); }
+CUresult cuGraphExecDestroy(CUgraphExec e) { return note("cuGraphExecDestroy %p", (void *)e); }
+CUresult cuEventCreate(CUevent *e, unsigned int flags) { *e = (CUevent)0xcc; return note("cuEventCreate %u", flags); }
+CUresult cuEventDestroy_v2(CUevent e) { return note("cuEventDestroy_v2 %p", (void *)e); }
+CUresult cuEventRecord(CUevent e, CUstream s) { return note("cuEventRecord %p %p", (void *)e, (void *)s); }
+CUresult cuEventElapsedTime(float *ms, CUevent a, CUevent b) { *ms = 2.5f; return note("cuEventElapsedTime %p %p", (void *)a, (void *)b); }
