@@ -30,7 +30,7 @@ type build struct {
 var commonFlags = []string{"-std=c++17", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti"}
 
 var (
-	hostFlags = append([]string{"-O2", "-rdynamic", "-U_FORTIFY_SOURCE"}, commonFlags...)
+	hostFlags = append([]string{"-O3", "-rdynamic", "-U_FORTIFY_SOURCE"}, commonFlags...)
 	// Most of a kernel's time is in the host, so a higher level only compiles longer.
 	kernelFlags = append([]string{"-O1", "-shared", "-fPIC", "-fno-math-errno", "-fstack-clash-protection", "-DKGEN_EMULATOR", "-include", "emulator.hpp"}, commonFlags...)
 )

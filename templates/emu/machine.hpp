@@ -158,7 +158,7 @@ class Machine {
   Lane& lane() { return lanes[kgen_here.thread]; }
   Random& random() { return random_; }
   Moment now() const { return {kgen_here.thread, barriers_, warp_->syncs}; }
-  Lane& lane_of_warp(int lane) { return lanes[(kgen_here.thread & ~31) + lane]; }
+  Lane* lanes_of_warp() { return &lanes[kgen_here.thread & ~31]; }
 
   // Arrives at an instruction of the whole warp. True: all lanes are here and
   // the caller performs it for all, then calls performed(). False: it has been

@@ -11,39 +11,37 @@ typedef float Row __attribute__((vector_size(32), aligned(32)));  // 8 columns
 //   b0   (2t, g) (2t+1, g)      b1   (2t+8, g) ..
 //   d    (g, 2t) (g, 2t+1) (g+8, 2t) (g+8, 2t+1)
 template <class Value>
-inline void perform_mma(Value value) {
-  float a[16][16], b[16][8];
+inline void perform_mma(const Lane* lanes, Value value) {
+  uint16_t a_bits[256], b_bits[128];  // row major
+  float a[256], b[128];
   union {
     float at[16][8];
     Row row[16];
   } d;
   for (int lane = 0; lane < warp_size; lane++) {
-    const Operands& o = machine.lane_of_warp(lane).operands;
+    const Operands& o = lanes[lane].operands;
     const int g = lane / 4, t = lane % 4 * 2;
-    for (int i = 0; i < 4; i++) {
-      float* pair = &a[g + i % 2 * 8][t + i / 2 * 8];
-      pair[0] = value(o.a[i] & 0xffff);
-      pair[1] = value(o.a[i] >> 16);
-      d.at[g + i / 2 * 8][t + i % 2] = o.d[i];
-    }
-    b[t][g] = value(o.b0 & 0xffff);
-    b[t + 1][g] = value(o.b0 >> 16);
-    b[t + 8][g] = value(o.b1 & 0xffff);
-    b[t + 9][g] = value(o.b1 >> 16);
+    for (int i = 0; i < 4; i++) memcpy(&a_bits[(g + i % 2 * 8) * 16 + t + i / 2 * 8], &o.a[i], 4);
+    for (int i = 0; i < 2; i++) memcpy(&d.at[g + i * 8][t], &o.d[i * 2], 8);
+    b_bits[t * 8 + g] = static_cast<uint16_t>(o.b0);
+    b_bits[t * 8 + 8 + g] = static_cast<uint16_t>(o.b0 >> 16);
+    b_bits[t * 8 + 64 + g] = static_cast<uint16_t>(o.b1);
+    b_bits[t * 8 + 72 + g] = static_cast<uint16_t>(o.b1 >> 16);
   }
+  for (int i = 0; i < 256; i++) a[i] = value(a_bits[i]);
+  for (int i = 0; i < 128; i++) b[i] = value(b_bits[i]);
   for (int i = 0; i < 16; i++) {
     Row sum = d.row[i];
     for (int k = 0; k < 16; k++) {
       Row column;
-      memcpy(&column, b[k], sizeof column);
-      sum += a[i][k] * column;
+      memcpy(&column, &b[k * 8], sizeof column);
+      sum += a[i * 16 + k] * column;
     }
     d.row[i] = sum;
   }
   for (int lane = 0; lane < warp_size; lane++) {
-    float* out = machine.lane_of_warp(lane).operands.d;
     const int g = lane / 4, t = lane % 4 * 2;
-    for (int i = 0; i < 4; i++) out[i] = d.at[g + i / 2 * 8][t + i % 2];
+    for (int i = 0; i < 2; i++) memcpy(&lanes[lane].operands.d[i * 2], &d.at[g + i * 8][t], 8);
   }
 }
 
@@ -56,7 +54,7 @@ inline void mma(Op op, float* d, const uint32_t* a, uint32_t b0, uint32_t b1, in
   o.b1 = b1;
   if (!machine.arrive(op, line)) return;
   machine.counters.mmas++;
-  perform_mma(value);
+  perform_mma(machine.lanes_of_warp(), value);
   machine.performed();
 }
 
@@ -70,17 +68,18 @@ inline void ldmatrix(Op op, uint32_t* r, uint32_t address, int line) {
   machine.counters.ldmatrices++;
   const bool transposed = op == Op::ldmatrix_x4_trans;
   const int performer = kgen_here.thread;
+  const Lane* lanes = machine.lanes_of_warp();
   uint16_t rows[4][8][8];
   for (int lane = 0; lane < warp_size; lane++) {
     kgen_here.thread = (performer & ~31) + lane;  // whom a message names
-    const uint32_t at = machine.lane().operands.address;
+    const uint32_t at = lanes[lane].operands.address;
     const unsigned char* p = machine.shared_at(at, name(op), line);
     machine.check(machine.shadow.read((at - shared_base) / 16, machine.now()), p, name(op), line);
     memcpy(rows[lane / 8][lane % 8], p, 16);
   }
   kgen_here.thread = performer;
   for (int lane = 0; lane < warp_size; lane++) {
-    uint32_t* out = machine.lane_of_warp(lane).operands.r;
+    uint32_t* out = lanes[lane].operands.r;
     const int g = lane / 4, t = lane % 4 * 2;
     for (int m = 0; m < 4; m++) {
       const auto& x = rows[m];
@@ -130,9 +129,10 @@ float kgen_shuffle_xor(float x, int lane_mask, int line) {
   if (machine.arrive(Op::shuffle_xor, line)) {
     machine.counters.shuffles++;
     float sent[warp_size];
-    for (int lane = 0; lane < warp_size; lane++) sent[lane] = machine.lane_of_warp(lane).operands.x;
+    Lane* lanes = machine.lanes_of_warp();
+    for (int lane = 0; lane < warp_size; lane++) sent[lane] = lanes[lane].operands.x;
     for (int lane = 0; lane < warp_size; lane++) {
-      Operands& receiver = machine.lane_of_warp(lane).operands;
+      Operands& receiver = lanes[lane].operands;
       receiver.x = sent[lane ^ receiver.lane_mask];
     }
     machine.performed();
@@ -147,11 +147,11 @@ void kgen_ldmatrix_x4_trans(uint32_t* r, uint32_t address, int line) {
 }
 void kgen_mma_bf16(float* d, const uint32_t* a, uint32_t b0, uint32_t b1, int line) {
   using namespace kgen_emulator;
-  mma(Op::mma_bf16, d, a, b0, b1, line, bf16_value);
+  mma(Op::mma_bf16, d, a, b0, b1, line, [](uint16_t h) { return bf16_value(h); });
 }
 void kgen_mma_fp16(float* d, const uint32_t* a, uint32_t b0, uint32_t b1, int line) {
   using namespace kgen_emulator;
-  mma(Op::mma_fp16, d, a, b0, b1, line, fp16_value);
+  mma(Op::mma_fp16, d, a, b0, b1, line, [](uint16_t h) { return fp16_value(h); });
 }
 
 }  // extern "C"
