@@ -92,6 +92,8 @@ namespace ptx {
 
 // ---- where this thread is ----
 inline int thread_index() { return kgen_here.thread; }
+inline int lane_index() { return kgen_here.thread % 32; }
+inline int warp_index() { return kgen_here.thread / 32; }
 inline int block_x() { return kgen_here.block_x; }
 inline int block_y() { return kgen_here.block_y; }
 
@@ -191,6 +193,9 @@ inline float log2_approx(float x) { return flush(log2f(flush(x))); }
 inline float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 inline float maximum(float a, float b) { return fmaxf(a, b); }
 inline float infinity() { return __builtin_inff(); }
+
+// ---- register pressure ----
+inline int here(int x) { return x; }
 
 // ---- wide memory accesses ----
 inline uint4 load_16(const void* p, int line = __builtin_LINE()) {

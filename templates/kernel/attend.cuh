@@ -11,6 +11,10 @@ struct AttendShared {
   SharedTile<Config::rows, Config::head_dim> query;  // rotated; at the end, the outputs
   SharedTile<Config::keys, Config::head_dim> key[Config::stages];
   SharedTile<Config::keys, Config::v_head_dim> value[Config::stages];
+  KeyTile tile[Config::stages + 1];  // those of the tiles in flight and of the one at work
+  // Each thread's softmax sums between two tiles. During the products their
+  // registers are worth more to fragments loaded ahead.
+  float sum[2 * Config::rows / Config::warps / 16][Config::threads];
 };
 
 // Writes one warp's rows. Final rows go through the warp's own rows of the query
@@ -66,26 +70,23 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
   const float* rope = pointer<float>(params.rope);
   const float scale_log2 = score_exponent<Config>(params);
 
-  // The loads walk the tiles ahead of the products: key t + stages is asked for
-  // when value t + stages - 1 already is.
-  TileCursor<keys> next;
-  next.start(params);
-  int key_stage = 0, value_stage = 0;
-  auto load_next_key = [&]() {
-    if (!next.done(params)) {
-      const Run& run = run_at(params, next.run);
-      load_keys<Config, keys, threads>(shared.key[key_stage], paged_keys<Config>(params, run, kv_head), next.begin, run.end, thread);
-      key_stage = key_stage + 1 == stages ? 0 : key_stage + 1;
-    }
+  // Thread 0 finds the tiles, in shared memory: the accumulators need everybody's
+  // registers. Tile t is the slot t % (stages + 1); its copies are in stage t % stages.
+  constexpr int slots = stages + 1;
+  if (thread == 0) {
+    shared.tile[0] = first_tile(params, item.run_begin, item.run_end);
+#pragma unroll
+    for (int s = 1; s < stages; ++s) shared.tile[s] = tile_after<keys>(params, shared.tile[s - 1]);
+  }
+  ptx::sync_threads();
+  auto load_key = [&](int slot, int stage) {
+    const KeyTile& tile = shared.tile[slot];
+    if (tile.exists()) load_keys<Config, keys, threads>(shared.key[stage], paged_keys<Config>(params, tile.page, kv_head), tile.begin, tile.end, thread);
     ptx::cp_async_commit();
   };
-  auto load_next_value = [&]() {
-    if (!next.done(params)) {
-      const Run& run = run_at(params, next.run);
-      load_tile<Config, Config::v_head_dim, keys, threads>(shared.value[value_stage], paged_values<Config>(params, run, kv_head), next.begin, run.end, thread);
-      value_stage = value_stage + 1 == stages ? 0 : value_stage + 1;
-      next.next(params);
-    }
+  auto load_value = [&](int slot, int stage) {
+    const KeyTile& tile = shared.tile[slot];
+    if (tile.exists()) load_tile<Config, Config::v_head_dim, keys, threads>(shared.value[stage], paged_values<Config>(params, tile.page, kv_head), tile.begin, tile.end, thread);
     ptx::cp_async_commit();
   };
 
@@ -93,32 +94,34 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
   // the 2 * (stages - 1) newest may still be under way.
   constexpr int pending = 2 * (stages - 1);
 #pragma unroll
-  for (int s = 0; s < stages - 1; ++s) {
-    load_next_key();
-    load_next_value();
+  for (int s = 0; s < stages; ++s) {
+    load_key(s, s);
+    if (s < stages - 1) load_value(s, s);
   }
-  load_next_key();
 
   Accumulator<m_tiles, Config::v_head_dim> output;
   Softmax<m_tiles> softmax;
   output.clear();
   softmax.clear();
+  softmax.store_sums(shared.sum, thread);
 
-  TileCursor<keys> tile;
-  tile.start(params);
-  int stage = 0, rotated_run = -1;
-  for (; !tile.done(params); tile.next(params)) {
-    const Run& run = run_at(params, tile.run);
+  int rotated_run = -1;
+  for (int slot = 0, stage = 0; shared.tile[slot].exists(); slot = after<slots>(slot), stage = after<stages>(stage)) {
+    const KeyTile& tile = shared.tile[slot];
+    const int last_slot = before<slots>(slot);               // of tile t + stages
+    const int value_slot = before<slots>(last_slot);         // of tile t + stages - 1
+    const int value_stage = before<stages>(stage);
 
     ptx::cp_async_wait<pending>();  // this tile's keys
 #if KGEN_ENCODING_RAW
-    rotate_keys<Config, keys, threads>(shared.key[stage], rope, run.offset + tile.begin, thread);
+    rotate_keys<Config, keys, threads>(shared.key[stage], rope, tile.offset + tile.begin, thread);
 #endif
-    ptx::sync_threads();  // all threads' keys are there; all warps have left the previous values
-    load_next_value();
+    ptx::sync_threads();  // all threads' keys are there; all warps have left the previous tile
+    load_value(value_slot, value_stage);
+    if (thread == 0) shared.tile[last_slot] = tile_after<keys>(params, shared.tile[value_slot]);
 
     if (needs_rotation(rotated_run, tile.run)) {
-      rotate_query<Config, Config::rows, threads>(shared.query, query_rows<Config>(params, item, kv_head), rope, rotation_base(run),
+      rotate_query<Config, Config::rows, threads>(shared.query, query_rows<Config>(params, item, kv_head), rope, rotation_base(tile),
                                                   params.rope_scale, thread);
       ptx::sync_threads();
       rotated_run = tile.run;
@@ -130,20 +133,22 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
 
     ptx::cp_async_wait<pending>();  // this tile's values
     ptx::sync_threads();            // all threads' values are there; all warps have left these keys
-    load_next_key();
+    load_key(last_slot, stage);
 
 #if KGEN_SOFT_CAP
     cap_scores<Config>(scores, params.scale);
 #endif
-    if (needs_mask<Config, keys>(run, tile.begin, item.q_index)) {
-      mask_scores(scores, first_row, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, run, row); });
+    if (needs_mask<Config, keys>(tile, item.q_index)) {
+      mask_scores(scores, first_row, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
     }
+    softmax.load_sums(shared.sum, thread);
     softmax.update(scores, output, scale_log2);
+    softmax.store_sums(shared.sum, thread);
     add_weights_times_values<Element>(output, scores, ptx::shared_address(shared.value[stage].bytes), lane);
-    stage = stage + 1 == stages ? 0 : stage + 1;
   }
 
   ptx::cp_async_wait<0>();
+  softmax.load_sums(shared.sum, thread);
   softmax.finish();
   // Its last reads of its own query rows are behind the warp; no other warp reads them.
   store_rows<Config, m_tiles>(params, item, kv_head, item.q_count * Config::group, shared.query.bytes, output, softmax, scale_log2, first_row, lane);

@@ -77,20 +77,18 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   DecodeWarp<Config>& mine = shared.warp[warp];
 
   // A warp's tiles are every warps-th of the item's, from its own number on.
-  auto skip = [&](TileCursor<keys>& cursor, int tiles) {
-    for (int i = 0; i < tiles && !cursor.done(params); ++i) cursor.next(params);
+  auto skip = [&](KeyTile tile, int tiles) {
+    for (int i = 0; i < tiles; ++i) tile = tile_after<keys>(params, tile);
+    return tile;
   };
-  TileCursor<keys> next;
-  next.start(params);
-  skip(next, warp);
+  KeyTile tile = skip(first_tile(params, item.run_begin, item.run_end), warp), next = tile;
   int next_stage = 0;
   auto load_next = [&]() {
-    if (!next.done(params)) {
-      const Run& run = run_at(params, next.run);
-      load_keys<Config, keys, 32>(mine.key[next_stage], paged_keys<Config>(params, run, kv_head), next.begin, run.end, lane);
-      load_tile<Config, Config::v_head_dim, keys, 32>(mine.value[next_stage], paged_values<Config>(params, run, kv_head), next.begin, run.end, lane);
-      skip(next, warps);
-      next_stage = next_stage + 1 == stages ? 0 : next_stage + 1;
+    if (next.exists()) {
+      load_keys<Config, keys, 32>(mine.key[next_stage], paged_keys<Config>(params, next.page, kv_head), next.begin, next.end, lane);
+      load_tile<Config, Config::v_head_dim, keys, 32>(mine.value[next_stage], paged_values<Config>(params, next.page, kv_head), next.begin, next.end, lane);
+      next = skip(next, warps);
+      next_stage = after<stages>(next_stage);
     }
     ptx::cp_async_commit();
   };
@@ -102,20 +100,16 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   output.clear();
   softmax.clear();
 
-  TileCursor<keys> tile;
-  tile.start(params);
-  skip(tile, warp);
-  int stage = 0, rotated_run = -1;
-  for (; !tile.done(params); skip(tile, warps)) {
-    const Run& run = run_at(params, tile.run);
+  int rotated_run = -1;
+  for (int stage = 0; tile.exists(); tile = skip(tile, warps), stage = after<stages>(stage)) {
     load_next();  // into the stage that the previous tile has left
     if (needs_rotation(rotated_run, tile.run)) {
-      rotate_query<Config, Config::rows, 32>(mine.query, rows, rope, rotation_base(run), params.rope_scale, lane);
+      rotate_query<Config, Config::rows, 32>(mine.query, rows, rope, rotation_base(tile), params.rope_scale, lane);
       rotated_run = tile.run;
     }
     ptx::cp_async_wait<stages - 1>();
 #if KGEN_ENCODING_RAW
-    rotate_keys<Config, keys, 32>(mine.key[stage], rope, run.offset + tile.begin, lane);
+    rotate_keys<Config, keys, 32>(mine.key[stage], rope, tile.offset + tile.begin, lane);
 #endif
     ptx::sync_warp();
 
@@ -125,13 +119,12 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
 #if KGEN_SOFT_CAP
     cap_scores<Config>(scores, params.scale);
 #endif
-    if (needs_mask<Config, keys>(run, tile.begin, item.q_index)) {
-      mask_scores(scores, 0, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, run, row); });
+    if (needs_mask<Config, keys>(tile, item.q_index)) {
+      mask_scores(scores, 0, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
     }
     softmax.update(scores, output, scale_log2);
     add_weights_times_values<Element>(output, scores, ptx::shared_address(mine.value[stage].bytes), lane);
     ptx::sync_warp();  // all lanes have left this stage and the rotated queries
-    stage = stage + 1 == stages ? 0 : stage + 1;
   }
 
   ptx::cp_async_wait<0>();

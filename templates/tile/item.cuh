@@ -1,4 +1,4 @@
-// A work item as a kernel sees it: its rows, its tiles of keys, its results.
+// A work item as a kernel sees it: its rows, its keys, its results.
 #pragma once
 #include "mask.cuh"
 #include "rotate.cuh"
@@ -6,55 +6,21 @@
 
 namespace kgen {
 
-template <class T>
-__device__ __forceinline__ const T* pointer(const void* p) { return static_cast<const T*>(p); }
-
-// The block's work item and its runs. They stay in memory, where the cache keeps
-// them close: the accumulators need the registers.
-__device__ __forceinline__ const Item& work_item(const AttendParams& params) { return pointer<Item>(params.items)[ptx::block_x()]; }
-__device__ __forceinline__ const Run& run_at(const AttendParams& params, int index) { return pointer<Run>(params.runs)[index]; }
-
-// Walks an item's runs in tiles of Keys tokens; a tile never spans two runs.
-template <int Keys>
-struct TileCursor {
-  int run;    // of this tile
-  int begin;  // first token of this tile
-
-  __device__ __forceinline__ void start(const AttendParams& params) {
-    run = work_item(params).run_begin;
-    if (!done(params)) begin = run_at(params, run).begin;
-    skip_finished_runs(params);
-  }
-  __device__ __forceinline__ bool done(const AttendParams& params) const { return run >= work_item(params).run_end; }
-  __device__ __forceinline__ void next(const AttendParams& params) {
-    begin += Keys;
-    skip_finished_runs(params);
-  }
-
- private:
-  __device__ __forceinline__ void skip_finished_runs(const AttendParams& params) {
-    while (!done(params) && begin >= run_at(params, run).end) {
-      ++run;
-      if (!done(params)) begin = run_at(params, run).begin;
-    }
-  }
-};
-
 template <class Config>
-__device__ __forceinline__ PagedTokens<Config, Config::head_dim> paged_keys(const AttendParams& params, const Run& run, int kv_head) {
-  return {pointer<unsigned char>(params.k_cache), pointer<int32_t>(params.page_table) + run.page, kv_head, params.kv_heads};
+__device__ __forceinline__ PagedTokens<Config, Config::head_dim> paged_keys(const AttendParams& params, int page, int kv_head) {
+  return {pointer<unsigned char>(params.k_cache), pointer<int32_t>(params.page_table) + page, kv_head, params.kv_heads};
 }
 
 template <class Config>
-__device__ __forceinline__ PagedTokens<Config, Config::v_head_dim> paged_values(const AttendParams& params, const Run& run, int kv_head) {
-  return {pointer<unsigned char>(params.v_cache), pointer<int32_t>(params.page_table) + run.page, kv_head, params.kv_heads};
+__device__ __forceinline__ PagedTokens<Config, Config::v_head_dim> paged_values(const AttendParams& params, int page, int kv_head) {
+  return {pointer<unsigned char>(params.v_cache), pointer<int32_t>(params.page_table) + page, kv_head, params.kv_heads};
 }
 
-// The position that a run's queries are rotated against: the angle that is
-// already in the stored keys, relative to a position in the sequence.
-__device__ __forceinline__ int rotation_base(const Run& run) {
+// The position that a tile's queries are rotated against: where its keys were
+// encoded as position 0.
+__device__ __forceinline__ int rotation_base(const KeyTile& tile) {
 #if KGEN_ENCODING_SEGMENT
-  return run.offset;
+  return tile.offset;
 #else
   return 0;
 #endif
@@ -79,12 +45,12 @@ __device__ __forceinline__ QueryRows<Config> query_rows(const AttendParams& para
   return rows;
 }
 
-// The keys of a run that a row of the tile sees. Rows that do not exist see what
+// The keys of a tile's run that a row of the tile sees. Rows that do not exist see what
 // the item's first token sees; nobody reads their results.
 template <class Config>
-__device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params, const Item& item, const Run& run, int row) {
+__device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params, const Item& item, const KeyTile& tile, int row) {
   const int token = row < item.q_count * Config::group ? row / Config::group : 0;
-  return visible_keys<Config>(run, item.q_index + token, pointer<int32_t>(params.positions)[item.q_begin + token]);
+  return visible_keys<Config>(tile, item.q_index + token, pointer<int32_t>(params.positions)[item.q_begin + token]);
 }
 
 // The factor from a score to its exponent of 2 in the softmax.

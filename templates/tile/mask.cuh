@@ -1,11 +1,11 @@
 // Which keys a row sees, and what is done to its scores before the softmax.
 #pragma once
-#include "../abi.cuh"
+#include "key_tile.cuh"
 #include "products.cuh"
 
 namespace kgen {
 
-// The keys of one run that one query row sees: tokens below `end`, and of these
+// The keys of a tile's run that one query row sees: tokens below `end`, and of these
 // only the ones from `begin` on or below `sinks`.
 struct VisibleKeys {
   int end, begin, sinks;
@@ -20,27 +20,27 @@ struct VisibleKeys {
 
 // `index` is the query token's place in its sequence's block, `position` its position.
 template <class Config>
-__device__ __forceinline__ VisibleKeys visible_keys(const Run& run, int index, int position) {
-  const int causal_end = index + run.causal + 1;
-  VisibleKeys keys = {causal_end < run.end ? causal_end : run.end, 0, 0};
+__device__ __forceinline__ VisibleKeys visible_keys(const KeyTile& tile, int index, int position) {
+  const int causal_end = index + tile.causal + 1;
+  VisibleKeys keys = {causal_end < tile.end ? causal_end : tile.end, 0, 0};
 #if KGEN_WINDOW
-  keys.begin = position - run.offset - Config::window + 1;
+  keys.begin = position - tile.offset - Config::window + 1;
 #endif
 #if KGEN_SINK_TOKENS
-  keys.sinks = Config::sink_tokens - run.offset;
+  keys.sinks = Config::sink_tokens - tile.offset;
 #endif
   return keys;
 }
 
-// True where some row of the item may not see some of the tokens
-// [begin, begin + Keys) of the run; `first_index` is the item's first query token's.
+// True where some row of the item may not see some of the tile's Keys tokens;
+// `first_index` is the index of the item's first query token.
 template <class Config, int Keys>
-__device__ __forceinline__ bool needs_mask(const Run& run, int begin, int first_index) {
+__device__ __forceinline__ bool needs_mask(const KeyTile& tile, int first_index) {
 #if KGEN_WINDOW
   return true;
 #else
-  const int last = begin + Keys - 1;
-  return last >= run.end || last > first_index + run.causal;
+  const int last = tile.begin + Keys - 1;
+  return last >= tile.end || last > first_index + tile.causal;
 #endif
 }
 

@@ -25,7 +25,8 @@ struct PagedTokens {
   int kv_head, kv_heads;
 
   __device__ __forceinline__ const unsigned char* token(int index) const {
-    return cache + page_byte<Config, Dim>(pages[index / Config::page_size], index % Config::page_size, kv_head, kv_heads);
+    const uint32_t i = index;  // unsigned: a quotient by a power of two is then one shift
+    return cache + page_byte<Config, Dim>(pages[i / Config::page_size], i % Config::page_size, kv_head, kv_heads);
   }
 };
 
@@ -33,10 +34,11 @@ struct PagedTokens {
 // columns: visit(row, column) is called for each cell of this thread.
 template <int Rows, int Columns, int Threads, class Visit>
 __device__ __forceinline__ void for_each_cell(int thread, Visit visit) {
-  constexpr int step = Threads / Columns;
+  constexpr uint32_t step = Threads / Columns;
+  const uint32_t t = ptx::here(thread);
   static_assert(Threads % Columns == 0 && Rows % step == 0, "the threads must cover whole rows");
 #pragma unroll 2  // more addresses at a time than this cost the accumulators their registers
-  for (int i = 0; i < Rows / step; ++i) visit(thread / Columns + i * step, thread % Columns);
+  for (int i = 0; i < int(Rows / step); ++i) visit(int(t / Columns + i * step), int(t % Columns));
 }
 
 // Starts copying tokens [begin, begin + Rows) of a run into a shared tile.

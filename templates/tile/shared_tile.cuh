@@ -27,4 +27,10 @@ struct alignas(256) SharedTile {
   unsigned char bytes[Rows * Dim * 2];
 };
 
+// The place after and the place before `i` in a ring of Size places.
+template <int Size>
+__device__ __forceinline__ int after(int i) { return i + 1 == Size ? 0 : i + 1; }
+template <int Size>
+__device__ __forceinline__ int before(int i) { return i == 0 ? Size - 1 : i - 1; }
+
 }  // namespace kgen

@@ -55,6 +55,17 @@ struct Softmax {
     }
   }
 
+  template <int Threads>
+  __device__ __forceinline__ void store_sums(float (&parked)[2 * MTiles][Threads], int thread) const {
+#pragma unroll
+    for (int i = 0; i < 2 * MTiles; ++i) parked[i][thread] = sum[i / 2][i % 2];
+  }
+  template <int Threads>
+  __device__ __forceinline__ void load_sums(const float (&parked)[2 * MTiles][Threads], int thread) {
+#pragma unroll
+    for (int i = 0; i < 2 * MTiles; ++i) sum[i / 2][i % 2] = parked[i][thread];
+  }
+
   __device__ __forceinline__ void finish() {
 #pragma unroll
     for (int m = 0; m < MTiles; ++m)

@@ -1,0 +1,38 @@
+// The order in which a work item's keys are visited.
+#pragma once
+#include "../abi.cuh"
+
+namespace kgen {
+
+template <class T>
+__device__ __forceinline__ const T* pointer(const void* p) { return static_cast<const T*>(p); }
+
+__device__ __forceinline__ const Item& work_item(const AttendParams& params) { return pointer<Item>(params.items)[ptx::block_x()]; }
+
+// A tile of keys: the tokens from `begin` on, of those of its run before `end`.
+struct KeyTile {
+  int run;  // -1: there is no tile
+  int begin, end;
+  int page, offset, causal;  // of the run, see Run
+
+  __device__ __forceinline__ bool exists() const { return run >= 0; }
+};
+
+// The first tile of the first of the runs [run, run_end) that holds a token.
+__device__ __forceinline__ KeyTile first_tile(const AttendParams& params, int run, int run_end) {
+  for (; run < run_end; ++run) {
+    const Run& r = pointer<Run>(params.runs)[run];
+    if (r.begin < r.end) return {run, r.begin, r.end, r.page, r.offset, r.causal};
+  }
+  return {-1, 0, 0, 0, 0, 0};
+}
+
+// The tile of Keys tokens that follows; a tile never spans two runs.
+template <int Keys>
+__device__ __forceinline__ KeyTile tile_after(const AttendParams& params, KeyTile tile) {
+  if (!tile.exists()) return tile;
+  tile.begin += Keys;
+  return tile.begin < tile.end ? tile : first_tile(params, tile.run + 1, work_item(params).run_end);
+}
+
+}  // namespace kgen
