@@ -13,7 +13,8 @@ import (
 // use. Every error names the call that failed.
 type Device interface {
 	Info() Info
-	// Alloc returns bytes of device memory, aligned to 256 bytes, contents undefined.
+	// Alloc returns bytes of device memory, contents undefined, aligned to 256
+	// bytes (an emulator may align less). bytes must be positive.
 	Alloc(bytes int64) (abi.DevicePtr, error)
 	Free(p abi.DevicePtr) error
 	// Upload and Download copy synchronously, after the work already launched.

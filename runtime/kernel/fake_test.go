@@ -34,7 +34,7 @@ func (f *fake) Info() cuda.Info { return f.info }
 func (f *fake) Load(image cuda.Image) (cuda.Module, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if image.Name == f.badImage {
+	if f.badImage != "" && image.Name == f.badImage {
 		return nil, errors.New("bad image")
 	}
 	f.loaded++
@@ -45,7 +45,7 @@ func (f *fake) Load(image cuda.Image) (cuda.Module, error) {
 type fakeModule struct{ *fake }
 
 func (m fakeModule) Kernel(entry string) (cuda.Kernel, error) {
-	if entry == m.badEntry {
+	if m.badEntry != "" && entry == m.badEntry {
 		return nil, errors.New("bad entry")
 	}
 	return fakeKernel{m.fake, entry}, nil

@@ -50,7 +50,7 @@ func TestOpenTakesTheEmbeddedCubin(t *testing.T) {
 			t.Errorf("%s has a source too", image.Name)
 		}
 	}
-	if len(got) != 6 || got["llama3_decode"] != "cubin of decode" {
+	if len(got) != 6 || got["decode"] != "cubin of decode" {
 		t.Errorf("loaded %v", got)
 	}
 	if err := s.Close(); err != nil || dev.loaded != 0 {
@@ -144,7 +144,7 @@ func TestOpenErrors(t *testing.T) {
 		}, []string{
 			"open kernel llama3_prefill of llama3 on A100: compile prefill.cu for sm_80: failed",
 			"open kernel llama3_extend of llama3 on A100: compile extend.cu for sm_80: failed"}, failed},
-		{"image", func(_ *Bundle, d *fake, _ *Options) { d.badImage = "llama3_merge" }, []string{
+		{"image", func(_ *Bundle, d *fake, _ *Options) { d.badImage = "merge" }, []string{
 			"open kernel llama3_merge of llama3 on A100: bad image"}, nil},
 		{"entry", func(_ *Bundle, d *fake, _ *Options) { d.badEntry = "llama3_merge" }, []string{
 			"open kernel llama3_merge of llama3 on A100: bad entry"}, nil},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/kgen-project/kgen/runtime/abi"
@@ -103,7 +104,7 @@ func fit(a Artifact, device cuda.Info, target string) (string, error) {
 }
 
 func (l *loaded) load(ctx context.Context, dev cuda.Device, flags []string, o Options) error {
-	image := cuda.Image{Name: l.artifact.Entry}
+	image := cuda.Image{Name: strings.TrimSuffix(l.artifact.File, ".cu")}
 	if dev.Info().EmulatesSource {
 		image.Source = l.artifact.Source
 	} else {

@@ -162,11 +162,11 @@ func (d *device) Close() error {
 }
 
 func (d *device) Alloc(n int64) (abi.DevicePtr, error) {
-	if n < 0 {
-		return 0, fmt.Errorf("cuMemAlloc: %d bytes", n)
+	if n <= 0 {
+		return 0, fmt.Errorf("cuMemAlloc: %d bytes: must be positive", n)
 	}
 	var p uint64
-	err := d.do("cuMemAlloc", func(l *library) code { return l.MemAlloc(&p, uint64(max(n, 1))) })
+	err := d.do("cuMemAlloc", func(l *library) code { return l.MemAlloc(&p, uint64(n)) })
 	switch {
 	case errors.Is(err, cuda.ErrOutOfMemory):
 		if free, total, e := d.Memory(); e == nil {

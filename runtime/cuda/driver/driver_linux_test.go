@@ -211,6 +211,9 @@ func TestMemory(t *testing.T) {
 	if err != nil {
 		t.Errorf("nothing to copy: %v", err)
 	}
+	if _, err := d.Alloc(0); err == nil {
+		t.Error("0 bytes were allocated")
+	}
 	if _, err = d.Alloc(10 << 40); !errors.Is(err, cuda.ErrOutOfMemory) ||
 		!strings.Contains(err.Error(), "wanted 10995116277760 bytes, 536870912 of 1073741824 are free") {
 		t.Errorf("10 TB: error %v", err)
