@@ -10,7 +10,8 @@ import (
 )
 
 // Marshal writes a spec that parses back to one of the same digest. It writes
-// out most defaults, and leaves out what other fields already say.
+// out most defaults, and leaves out what other fields already say. It reads the
+// RoPE rule, not the variant that it resolves to.
 func Marshal(s Spec) []byte {
 	var w writer
 	w.line("name", s.Name)
@@ -74,9 +75,7 @@ func (w *writer) rope(s Spec) {
 	if r.RotaryDim != s.Model.HeadDim {
 		w.line("rotary_dim", r.RotaryDim)
 	}
-	if s.Rope.MaxPosition != rope.DefaultMaxPosition || r.Type == rope.LongRoPE {
-		w.line("max_position", s.Rope.MaxPosition)
-	}
+	w.optional("max_position", float64(r.MaxPosition))
 	w.optional("factor", r.Factor)
 	w.optional("low_freq_factor", r.LowFreqFactor)
 	w.optional("high_freq_factor", r.HighFreqFactor)

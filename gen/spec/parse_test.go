@@ -175,3 +175,40 @@ func TestWithEncoding(t *testing.T) {
 		t.Errorf("got %s beside %s", baked.Cache.Encoding, s.Cache.Encoding)
 	}
 }
+
+// TestDocumentedExamples parses the examples of specs/README.md, and holds the
+// first to have every field that is documented for it.
+func TestDocumentedExamples(t *testing.T) {
+	const file = "../../specs/README.md"
+	blocks := strings.Split(string(read(t, file)), "```yaml\n")[1:]
+	if len(blocks) != 2 {
+		t.Fatalf("%d examples", len(blocks))
+	}
+	for i, block := range blocks {
+		text, _, _ := strings.Cut(block, "```")
+		s, err := Parse(file, []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 {
+			continue
+		}
+		if want := 1.1386294361119891; s.Rope.AttentionFactor != want || math.Abs(0.1*math.Log(4)+1-want) > 1e-15 {
+			t.Errorf("attention factor %v", s.Rope.AttentionFactor)
+		}
+		_, optional := rope.Fields(rope.YaRN)
+		for _, field := range append(optional, "theta") {
+			if field != "mscale" && field != "mscale_all_dim" && s.Positions["rope."+field].Line == 0 {
+				t.Errorf("the example has no rope.%s", field)
+			}
+		}
+		for _, field := range []string{"model.v_head_dim", "model.dtype", "cache.page_size", "cache.layout", "cache.encoding",
+			"masks.causal", "masks.window", "masks.sink_tokens", "masks.sink_logits", "masks.soft_cap",
+			"scale", "kernels", "targets", "tiles.prefill", "tiles.extend.rows", "tiles.extend.keys", "tiles.extend.stages",
+			"tiles.extend.warps", "tiles.decode.stages"} {
+			if s.Positions[field].Line == 0 {
+				t.Errorf("the example has no %s", field)
+			}
+		}
+	}
+}
