@@ -1,7 +1,8 @@
 // append: new tokens' K, rotated as the encoding says, and V into their pages.
 // One block a token; its threads share out the KV heads.
 #pragma once
-#include "../tile/item.cuh"
+#include "../abi.cuh"
+#include "../tile/rotate.cuh"
 
 namespace kgen {
 

@@ -61,6 +61,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
   constexpr int rows_per_warp = Config::rows / Config::warps, m_tiles = rows_per_warp / 16;
   constexpr int threads = Config::threads, keys = Config::keys, stages = Config::stages;
   static_assert(Config::v_head_dim <= Config::head_dim, "the outputs are staged in the query tile");
+  static_assert(sizeof(AttendShared<Config>) == Config::shared_bytes, "the plan's shared memory");
 
   AttendShared<Config>& shared = *reinterpret_cast<AttendShared<Config>*>(ptx::dynamic_shared());
   const int thread = ptx::thread_index(), lane = ptx::lane_index(), first_row = ptx::warp_index() * rows_per_warp;

@@ -66,6 +66,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   using Element = typename Config::Element;
   constexpr int keys = Config::keys, stages = Config::stages, warps = Config::warps, m_tiles = Config::rows / 16;
 
+  static_assert(sizeof(DecodeShared<Config>) == Config::shared_bytes, "the plan's shared memory");
   DecodeShared<Config>& shared = *reinterpret_cast<DecodeShared<Config>*>(ptx::dynamic_shared());
   const int lane = ptx::lane_index(), warp = ptx::warp_index();
   const int kv_head = ptx::block_y();

@@ -2,7 +2,8 @@
 // pages, K turned to its position in the sequence, in one launch. One block a
 // (copy, KV head).
 #pragma once
-#include "../tile/item.cuh"
+#include "../abi.cuh"
+#include "../tile/rotate.cuh"
 
 namespace kgen {
 

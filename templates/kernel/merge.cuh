@@ -1,7 +1,9 @@
 // merge: the partial results of a token's splits to its output. One warp a
 // (token, query head): L = log sum exp L_i, O = sum exp(L_i - L) O_i.
 #pragma once
-#include "../tile/item.cuh"
+#include "../abi.cuh"
+#include "../tile/normalise.cuh"
+#include "../tile/shared_tile.cuh"
 
 namespace kgen {
 

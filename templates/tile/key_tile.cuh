@@ -1,11 +1,9 @@
 // The order in which a work item's keys are visited.
 #pragma once
 #include "../abi.cuh"
+#include "shared_tile.cuh"
 
 namespace kgen {
-
-template <class T>
-__device__ __forceinline__ const T* pointer(const void* p) { return static_cast<const T*>(p); }
 
 __device__ __forceinline__ const Item& work_item(const AttendParams& params) { return pointer<Item>(params.items)[ptx::block_x()]; }
 

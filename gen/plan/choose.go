@@ -1,0 +1,183 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/kgen-project/kgen/gen/spec"
+)
+
+// All plans every kind of the spec for every target. Targets for which a kind's
+// plan is the same share it. Errors name the field of the spec that can't be met.
+func All(s spec.Spec) ([]Plan, error) {
+	var plans []Plan
+	var errs []error
+	for _, kind := range s.Kinds {
+		first := len(plans)
+		for _, target := range s.Targets {
+			p, err := Choose(s, kind, target)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			plans = share(plans, first, p)
+		}
+	}
+	return plans, errors.Join(errs...)
+}
+
+// share adds p to the plans, or its target to the equal plan at or after first.
+func share(plans []Plan, first int, p Plan) []Plan {
+	for i := first; i < len(plans); i++ {
+		q := plans[i]
+		q.Targets = p.Targets
+		if reflect.DeepEqual(p, q) {
+			plans[i].Targets = append(plans[i].Targets, p.Targets...)
+			return plans
+		}
+	}
+	return append(plans, p)
+}
+
+// Choose plans one kind for one target: the tile given in the spec, completed,
+// or of the kind's usual tiles the first of which two blocks
+// fit on a multiprocessor, or else the first that fits at all.
+func Choose(s spec.Spec, kind spec.Kind, target spec.Target) (Plan, error) {
+	usual := usualTiles(s, kind)
+	if usual == nil {
+		return Plan{Kind: kind, Family: SM80, Targets: []spec.Target{target}, Warps: 4, MinBlocks: 1}, nil
+	}
+	var fits []Plan
+	var first error
+	for _, tile := range usual {
+		p := newPlan(s, kind, target, complete(s.Tiles[kind], tile))
+		if err := check(s, p); err == nil {
+			fits = append(fits, p)
+		} else if first == nil {
+			first = err
+		}
+	}
+	if len(fits) == 0 {
+		return Plan{}, first
+	}
+	// With two blocks, one's softmax hides under the other's products.
+	for _, p := range fits {
+		if kind != spec.Decode && BlocksPerSM(p, target, 0) >= 2 {
+			return p, nil
+		}
+	}
+	return fits[0], nil
+}
+
+// complete fills the fields that are not given from the usual tile.
+func complete(given, usual spec.Tile) spec.Tile {
+	for _, f := range []struct{ to, from *int }{
+		{&given.Rows, &usual.Rows}, {&given.Keys, &usual.Keys}, {&given.Stages, &usual.Stages}, {&given.Warps, &usual.Warps},
+	} {
+		if *f.to == 0 {
+			*f.to = *f.from
+		}
+	}
+	return given
+}
+
+// usualTiles are a kind's tiles, the preferred one first; nil for kinds without tiles.
+func usualTiles(s spec.Spec, kind spec.Kind) []spec.Tile {
+	switch kind {
+	case spec.Prefill, spec.Extend:
+		// Two m16 blocks of rows a warp: each fragment of K and V that is read from
+		// shared memory then feeds two products, without which shared memory is
+		// slower than the matrix units.
+		return []spec.Tile{
+			{Rows: 128, Keys: 64, Stages: 2, Warps: 4},
+			{Rows: 128, Keys: 64, Stages: 1, Warps: 4},
+			{Rows: 128, Keys: 32, Stages: 1, Warps: 4},
+		}
+	case spec.Decode:
+		// Small tiles, many in flight: a warp's copies are what hides the latency.
+		rows := (s.Model.Group() + 15) / 16 * 16
+		return []spec.Tile{
+			{Rows: rows, Keys: 16, Stages: 4, Warps: 4},
+			{Rows: rows, Keys: 16, Stages: 3, Warps: 4},
+			{Rows: rows, Keys: 16, Stages: 2, Warps: 4},
+			{Rows: rows, Keys: 16, Stages: 2, Warps: 2},
+		}
+	}
+	return nil
+}
+
+func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, t spec.Tile) Plan {
+	p := Plan{Kind: kind, Family: SM80, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps}
+	p.Shared = sharedBytes(s.Model, p)
+	p.MinBlocks = 1
+	return p
+}
+
+const (
+	elementBytes = 2
+	tileAlign    = 256
+	keyTileBytes = 6 * 4 // struct KeyTile
+)
+
+// sharedBytes is the size of the kernel's one shared-memory struct; the
+// generated source holds it to the struct's own size.
+func sharedBytes(m spec.Model, p Plan) int {
+	query := p.Rows * m.HeadDim * elementBytes
+	stages := p.Stages * p.Keys * (m.HeadDim + m.VHeadDim) * elementBytes
+	switch p.Kind {
+	case spec.Prefill, spec.Extend: // struct AttendShared
+		sums := 2 * (p.Rows / p.Warps / 16) * p.Threads() * 4
+		return roundUp(query+stages+(p.Stages+1)*keyTileBytes+sums, tileAlign)
+	case spec.Decode: // union DecodeShared
+		result := p.Rows * (2 + m.VHeadDim) * 4
+		return roundUp(p.Warps*max(query+stages, result), tileAlign)
+	}
+	return 0
+}
+
+func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
+
+// Accumulators are the registers that a thread's outputs and scores take in a
+// plan with tiles; more of them than this leave too few for the rest.
+const mostAccumulators = 192
+
+// check says why a plan with tiles can't be a kernel, as an error of the field
+// of the spec that is to be changed.
+func check(s spec.Spec, p Plan) error {
+	fail := func(field, format string, args ...any) error {
+		return s.ErrorAt(fmt.Sprintf("tiles.%s.%s", p.Kind, field), fmt.Sprintf(format, args...))
+	}
+	m, target := s.Model, p.Targets[0]
+	if p.Rows < m.Group() {
+		return fail("rows", "a tile of %d rows can't hold one token's %d query heads of a KV head", p.Rows, m.Group())
+	}
+	warpRows := p.Rows
+	if p.Kind != spec.Decode {
+		if p.Rows%(16*p.Warps) != 0 {
+			return fail("rows", "%d rows are not a multiple of 16 for each of %d warps", p.Rows, p.Warps)
+		}
+		warpRows = p.Rows / p.Warps
+	}
+	if n := warpRows / 16 * (p.Keys + m.VHeadDim) / 2; n > mostAccumulators {
+		return fail("rows", "%d rows a warp, %d keys and a V head dim of %d take %d registers a thread for scores and outputs; %d at most",
+			warpRows, p.Keys, m.VHeadDim, n, mostAccumulators)
+	}
+	loaders := p.Threads()
+	if p.Kind == spec.Decode {
+		loaders = 32
+	}
+	// A thread copies 16 bytes of a row at a time; rotated rows go by 32 bytes.
+	for _, unit := range []struct{ rows, columns int }{
+		{p.Rows, m.HeadDim / 16}, {p.Keys, m.HeadDim / 16}, {p.Keys, m.HeadDim / 8}, {p.Keys, m.VHeadDim / 8},
+	} {
+		if step := loaders / unit.columns; unit.rows%step != 0 {
+			return fail("warps", "%d threads copy %d rows at a time, which does not divide %d", loaders, step, unit.rows)
+		}
+	}
+	if limit := limits[target].SharedPerBlock; p.Shared > limit {
+		return fail("stages", "%d rows, %d keys and %d stages need %d bytes of shared memory; %s has %d",
+			p.Rows, p.Keys, p.Stages, p.Shared, target, limit)
+	}
+	return nil
+}
