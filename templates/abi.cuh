@@ -38,8 +38,8 @@ struct AttendParams {
   void* rope;                // float32 (cos, sin) [1<<ROPE_LOW_BITS + high rows][rotary dim / 2]
   void* sink_logits;         // float32 [query heads]; null unless the spec has sink_logits
 
-  int32_t q_token_stride;    // elements from one token to the next in Q
-  int32_t out_token_stride;  // elements from one token to the next in Out
+  int32_t q_token_stride;    // elements from one token to the next in q
+  int32_t out_token_stride;  // elements from one token to the next in out
   int32_t kv_heads;          // query heads are kv_heads * group
   int32_t item_count;        // grid size
   float scale;               // score scale, the RoPE attention factor of full rotation included
@@ -93,7 +93,7 @@ struct Run {
   int32_t begin;        // first token, counted from the start of the segment
   int32_t end;          // one past the last token
   int32_t offset;       // position of the segment's token 0 in the sequence
-  int32_t causal;       // token l is seen by query token i of the block iff l <= i + Causal
+  int32_t causal;       // token l is seen by query token i of the block iff l <= i + causal
   int32_t reserved[3];
 };
 static_assert(sizeof(Run) == 32, "Run: size");
@@ -115,8 +115,8 @@ struct AppendParams {
   void* positions;         // int32 [tokens]: segment: position in the chunk; baked: position in the sequence; raw: not read
   void* rope;              // as in AttendParams
 
-  int32_t k_token_stride;  // elements from one token to the next in K
-  int32_t v_token_stride;  // elements from one token to the next in V
+  int32_t k_token_stride;  // elements from one token to the next in k
+  int32_t v_token_stride;  // elements from one token to the next in v
   int32_t kv_heads;
   int32_t tokens;          // grid size
 };
@@ -144,7 +144,7 @@ struct MergeParams {
   void* slot_begin;          // int32 [tokens+1]: token t owns the slots slot_begin[t] to slot_begin[t+1]
   void* sink_logits;         // float32 [query heads]; null unless the spec has sink_logits
 
-  int32_t out_token_stride;  // elements from one token to the next in Out
+  int32_t out_token_stride;  // elements from one token to the next in out
   int32_t q_heads;
   int32_t tokens;
   int32_t reserved;

@@ -97,7 +97,7 @@ func emitKernel(s spec.Spec, p plan.Plan, templates fs.FS) (Kernel, error) {
 		s.Name, spec.Digest(s), firstTarget(p), k.File)
 	out.WriteString(instructions)
 	fmt.Fprintf(&out, "\n// ======== launch parameters ========\n%s\nnamespace kgen {\n\n%s\n}  // namespace kgen\n",
-		offsetMacro, cudaABI(func(name string) bool { return names[name] }))
+		offsetMacro, writeABI(cudaDialect, func(name string) bool { return names[name] }))
 	fmt.Fprintf(&out, "\n// ======== this kernel ========\nnamespace kgen {\n\n%s\n}  // namespace kgen\n", config(s, p))
 	out.WriteString(code)
 	fmt.Fprintf(&out, "\n// ======== entry point ========\n"+

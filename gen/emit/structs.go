@@ -14,26 +14,28 @@ import (
 // dialect is what differs between the structs of a CUDA source and those of
 // the public C header.
 type dialect struct {
-	pointer string // type of a DevicePtr
-	prefix  string // of struct names
-	typedef bool   // C has no struct names without the word struct
-	assert  string // C's and C++'s words for static_assert differ
-	offset  string // name of offsetof
+	pointer   string // type of a DevicePtr
+	prefix    string // of struct names
+	constants string // prefix of constants
+	macros    bool   // constants are macros: C has no others
+	typedef   bool   // C has no struct names without the word struct
+	assert    string // C's and C++'s words for static_assert differ
+	offset    string // name of offsetof
 }
 
 var (
 	cudaDialect   = dialect{pointer: "void*", assert: "static_assert", offset: "KGEN_OFFSET"}
-	headerDialect = dialect{pointer: "uint64_t", prefix: "Kgen", typedef: true, assert: "KGEN_STATIC_ASSERT", offset: "offsetof"}
+	headerDialect = dialect{pointer: "uint64_t", prefix: "Kgen", constants: "KGEN_", macros: true, typedef: true, assert: "KGEN_STATIC_ASSERT", offset: "offsetof"}
 )
 
 // abiConstants are the constants of package abi that kernels use, by C name.
 var abiConstants = []struct {
-	name  string
-	value int
+	goName, name string
+	value        int
 }{
-	{"VISIBLE", abi.Visible},
-	{"FINAL", abi.Final},
-	{"ROPE_LOW_BITS", abi.RopeLowBits},
+	{"Visible", "VISIBLE", abi.Visible},
+	{"Final", "FINAL", abi.Final},
+	{"RopeLowBits", "ROPE_LOW_BITS", abi.RopeLowBits},
 }
 
 const offsetMacro = `// The offset of a field; NVRTC has no offsetof without a header.
@@ -51,18 +53,23 @@ func ABIHeader() []byte {
 	b.WriteString("// What crosses the border between Go and a kernel. Made from runtime/abi by\n" +
 		"// `go test ./gen/emit -run ABIHeader -update`; do not edit.\n" +
 		"#pragma once\n#include \"ptx/sm80.cuh\"\n\n" + offsetMacro + "\nnamespace kgen {\n\n")
-	b.WriteString(cudaABI(func(string) bool { return true }))
+	b.WriteString(writeABI(cudaDialect, func(string) bool { return true }))
 	b.WriteString("\n}  // namespace kgen\n")
 	return []byte(b.String())
 }
 
-// cudaABI writes the constants and structs that used selects.
-func cudaABI(used func(name string) bool) string {
-	docs := readDocs()
+// writeABI writes the constants and structs that used selects.
+func writeABI(d dialect, used func(name string) bool) string {
+	docs := readDocs(d)
 	var b strings.Builder
 	for _, c := range abiConstants {
-		if used(c.name) {
-			writeComment(&b, docs.text[c.name])
+		if !used(c.name) {
+			continue
+		}
+		writeComment(&b, docs.text[c.goName])
+		if d.macros {
+			fmt.Fprintf(&b, "#define %s%s (%s)\n", d.constants, c.name, constant(c.value))
+		} else {
 			fmt.Fprintf(&b, "constexpr int %s = %s;\n", c.name, constant(c.value))
 		}
 	}
@@ -71,7 +78,7 @@ func cudaABI(used func(name string) bool) string {
 			if b.Len() > 0 {
 				b.WriteByte('\n')
 			}
-			writeStruct(&b, cudaDialect, s, docs)
+			writeStruct(&b, d, s, docs)
 		}
 	}
 	return b.String()
@@ -140,8 +147,8 @@ func writeComment(b *strings.Builder, text string) {
 	}
 }
 
-// docs are the comments of package abi, with Go names turned to C's, by
-// struct, constant (C name) or Struct.Field.
+// docs are the comments of package abi, by Go name: Struct, constant or
+// Struct.Field.
 type docs struct {
 	text map[string]string
 	gap  map[string]bool // a blank line stands before the field
@@ -149,30 +156,43 @@ type docs struct {
 
 var word = regexp.MustCompile(`\b(?:[A-Z]\w*\.)?[A-Z]\w*\b`)
 
-func readDocs() docs {
+// readDocs reads the comments of package abi and puts C's names in the place
+// of Go's: of structs, of fields after a struct's name, of fields whose name is
+// no plain word, and of the described struct's own fields.
+func readDocs(d dialect) docs {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, "abi.go", abi.Source, parser.ParseComments)
 	if err != nil {
 		panic(err) // the text that this program was compiled from
 	}
-	names := map[string]string{"Visible": "VISIBLE", "Final": "FINAL", "RopeLowBits": "ROPE_LOW_BITS"}
+	names := map[string]string{}
+	for _, c := range abiConstants {
+		names[c.goName] = d.constants + c.name
+	}
+	own := map[string]map[string]string{}
 	for _, s := range abi.Structs() {
+		names[s.Name] = d.prefix + s.Name
+		own[s.Name] = map[string]string{}
 		for _, f := range s.Fields {
-			names[s.Name+"."+f.GoName] = s.Name + "." + f.CName
-			if strings.Contains(f.CName, "_") { // a word of one hump may be plain English
+			names[s.Name+"."+f.GoName] = d.prefix + s.Name + "." + f.CName
+			if strings.Contains(f.CName, "_") {
 				names[f.GoName] = f.CName
 			}
+			own[s.Name][f.GoName] = f.CName
 		}
 	}
-	clean := func(g *ast.CommentGroup) string {
+	clean := func(g *ast.CommentGroup, more map[string]string) string {
 		return word.ReplaceAllStringFunc(strings.TrimSpace(g.Text()), func(w string) string {
+			if c, ok := more[w]; ok {
+				return c
+			}
 			if c, ok := names[w]; ok {
 				return c
 			}
 			return w
 		})
 	}
-	d := docs{text: map[string]string{}, gap: map[string]bool{}}
+	out := docs{text: map[string]string{}, gap: map[string]bool{}}
 	for _, decl := range file.Decls {
 		gen, ok := decl.(*ast.GenDecl)
 		if !ok {
@@ -181,23 +201,24 @@ func readDocs() docs {
 		for _, spec := range gen.Specs {
 			switch spec := spec.(type) {
 			case *ast.ValueSpec:
-				d.text[names[spec.Names[0].Name]] = clean(gen.Doc)
+				out.text[spec.Names[0].Name] = clean(gen.Doc, nil)
 			case *ast.TypeSpec:
 				structure, ok := spec.Type.(*ast.StructType)
 				if !ok {
 					continue
 				}
-				d.text[spec.Name.Name] = clean(gen.Doc)
+				name := spec.Name.Name
+				out.text[name] = clean(gen.Doc, nil)
 				last := 0
 				for _, f := range structure.Fields.List {
-					key := spec.Name.Name + "." + f.Names[0].Name
+					key := name + "." + f.Names[0].Name
 					line := files.Position(f.Pos()).Line
-					d.text[key] = clean(f.Comment)
-					d.gap[key] = last > 0 && line > last+1
+					out.text[key] = clean(f.Comment, own[name])
+					out.gap[key] = last > 0 && line > last+1
 					last = files.Position(f.End()).Line
 				}
 			}
 		}
 	}
-	return d
+	return out
 }

@@ -1,6 +1,8 @@
 package abi
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -31,6 +33,20 @@ func TestStructsListsEveryStruct(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("Structs() = %v, abi.go has %v", got, want)
+	}
+}
+
+// TestVersion fails when a layout changes: give Version the next number and
+// write the new sum here. Sources that were generated before then no longer
+// build against this package, rather than read the wrong fields.
+func TestVersion(t *testing.T) {
+	const version, sum = 1, "36c6b57ace622e032364e04808d012035afb987c538dc5291cca9e050117c394"
+	var b strings.Builder
+	for _, s := range Structs() {
+		fmt.Fprintln(&b, s)
+	}
+	if got := fmt.Sprintf("%x", sha256.Sum256([]byte(b.String()))); Version != version || got != sum {
+		t.Errorf("version %d has layouts of sum %s", Version, got)
 	}
 }
 

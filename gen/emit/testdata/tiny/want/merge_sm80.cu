@@ -35,7 +35,7 @@ struct MergeParams {
   void* slot_begin;          // int32 [tokens+1]: token t owns the slots slot_begin[t] to slot_begin[t+1]
   void* sink_logits;         // float32 [query heads]; null unless the spec has sink_logits
 
-  int32_t out_token_stride;  // elements from one token to the next in Out
+  int32_t out_token_stride;  // elements from one token to the next in out
   int32_t q_heads;
   int32_t tokens;
   int32_t reserved;

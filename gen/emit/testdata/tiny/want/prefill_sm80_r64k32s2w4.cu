@@ -45,8 +45,8 @@ struct AttendParams {
   void* rope;                // float32 (cos, sin) [1<<ROPE_LOW_BITS + high rows][rotary dim / 2]
   void* sink_logits;         // float32 [query heads]; null unless the spec has sink_logits
 
-  int32_t q_token_stride;    // elements from one token to the next in Q
-  int32_t out_token_stride;  // elements from one token to the next in Out
+  int32_t q_token_stride;    // elements from one token to the next in q
+  int32_t out_token_stride;  // elements from one token to the next in out
   int32_t kv_heads;          // query heads are kv_heads * group
   int32_t item_count;        // grid size
   float scale;               // score scale, the RoPE attention factor of full rotation included
