@@ -9,16 +9,19 @@ import (
 
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/abi"
 )
 
 // Output is everything that a spec and its plans become before a compiler sees it.
 type Output struct {
-	Files   map[string][]byte // by path relative to the output folder
-	Kernels []Kernel          // in the order of the plans
+	Files    map[string][]byte // sources and C header, by path relative to the output folder
+	Kernels  []Kernel          // in the order of the plans
+	Manifest abi.Manifest      // but for Generator, Compiler, Flags and the figures of the targets
 }
 
 // Emit writes one CUDA source a plan, from the templates (package templates
-// has them).
+// has them), and the C header. The Go bindings are made from the complete
+// manifest, by [Bindings].
 func Emit(s spec.Spec, plans []plan.Plan, templates fs.FS) (Output, error) {
 	out := Output{Files: map[string][]byte{}}
 	for _, p := range plans {
@@ -32,5 +35,7 @@ func Emit(s spec.Spec, plans []plan.Plan, templates fs.FS) (Output, error) {
 		out.Files[k.File] = k.Source
 		out.Kernels = append(out.Kernels, k)
 	}
+	out.Files[s.Name+".h"] = header(s, out.Kernels)
+	out.Manifest = manifest(s, out.Kernels)
 	return out, nil
 }

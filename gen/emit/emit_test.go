@@ -12,6 +12,7 @@ import (
 
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/templates"
 )
 
@@ -37,6 +38,14 @@ func TestGolden(t *testing.T) {
 	s, plans := tiny(t)
 	out, err := Emit(s, plans, os.DirFS("testdata/tiny/templates"))
 	if err != nil {
+		t.Fatal(err)
+	}
+	m := out.Manifest
+	m.Generator, m.Flags, m.Compiler = "test", []string{"--std=c++17"}, abi.Compiler{ID: "nvrtc", Version: "0.0"}
+	if out.Files[ManifestFile], err = m.Encode(); err != nil {
+		t.Fatal(err)
+	}
+	if out.Files[s.Name+".go"], err = Bindings(s, m, false); err != nil {
 		t.Fatal(err)
 	}
 	const folder = "testdata/tiny/want"
