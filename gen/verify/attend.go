@@ -1,0 +1,218 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+
+	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/numeric"
+	"github.com/kgen-project/kgen/tests/oracle"
+)
+
+// attendTrial is one case of prefill, extend or decode. Pages are filled here
+// as append should, so that a mistake of append's is not one of attend's.
+func (b *bench) attendTrial(rng *rand.Rand, kind spec.Kind) trial {
+	tile := b.kernels[spec.Baked].Tiles[kind]
+	c := b.dice(rng, tile.Rows/b.spec.Model.Group(), tile.Keys).attendCase(kind, tile)
+	refs := c.oracle(b.spec)
+	return func(ctx context.Context, e spec.Encoding) (measure, error) {
+		memory := newArena(b.dev)
+		defer memory.free()
+		l := newLayout(&c, b.spec, b.format, e)
+		l.encode(&c, b.spec, e)
+		run, err := b.newRun(memory, &c, l, e)
+		if err != nil {
+			return measure{}, err
+		}
+		all, err := run.twice(ctx)
+		if err != nil {
+			return measure{}, err
+		}
+		if c.alone >= 0 {
+			one, err := run.launch(ctx, []int{c.alone})
+			if err != nil {
+				return measure{}, err
+			}
+			if err := c.sameSequence(all, one, b.spec.Model.VHeadDim); err != nil {
+				return measure{}, err
+			}
+		}
+		m, err := c.compare(all, refs, b.spec, b.format)
+		if err != nil {
+			return m, err
+		}
+		if e == spec.Raw {
+			m.sameBits, err = b.rawBits(ctx, memory, &c, all)
+		}
+		return m, err
+	}
+}
+
+// rawBits holds the raw kernel, which rotates K tiles, to the bits of the baked
+// kernel on pages that append rotated with the same arithmetic. It has nothing
+// to say where the two have different tiles.
+func (b *bench) rawBits(ctx context.Context, memory *arena, c *attendCase, raw outputs) (bool, error) {
+	if b.kernels[spec.Raw].Tiles[c.kind] != b.kernels[spec.Baked].Tiles[c.kind] {
+		return false, nil
+	}
+	l := newLayout(c, b.spec, b.format, spec.Baked)
+	run, err := b.newRun(memory, c, l, spec.Baked)
+	if err != nil {
+		return false, err
+	}
+	if err := run.append(ctx); err != nil {
+		return false, err
+	}
+	baked, err := run.launch(ctx, c.everySequence())
+	if err != nil {
+		return false, err
+	}
+	if !bytes.Equal(raw.out, baked.out) || !bytes.Equal(raw.lse, baked.lse) {
+		return false, wrongf("the bits are not those of baked on pages that append wrote")
+	}
+	return true, nil
+}
+
+func (c *attendCase) everySequence() []int {
+	all := make([]int, len(c.sequences))
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// oracle is the reference of every sequence.
+func (c *attendCase) oracle(s spec.Spec) []oracle.Result {
+	refs := make([]oracle.Result, len(c.sequences))
+	for i, sequence := range c.sequences {
+		p := oracle.Problem{
+			QueryHeads: c.queryHeads, KVHeads: c.kvHeads, HeadDim: s.Model.HeadDim, VHeadDim: s.Model.VHeadDim,
+			Rope: s.Rope, Scale: s.Scale, SoftCap: s.Masks.SoftCap,
+			Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, SinkLogits: c.sinkLogits,
+			Q:         c.q[sequence.queryBegin*c.queryHeads*s.Model.HeadDim:][:len(sequence.positions)*c.queryHeads*s.Model.HeadDim],
+			Positions: sequence.positions,
+		}
+		for _, placed := range sequence.segments {
+			chunk := c.chunks[placed.chunk]
+			causal := oracle.All
+			if placed.own && s.Masks.Causal {
+				causal = chunk.tokens - len(sequence.positions)
+			}
+			p.Segments = append(p.Segments, oracle.Segment{Offset: placed.offset, Causal: causal, K: chunk.k, V: chunk.v})
+		}
+		refs[i] = oracle.Attend(p)
+	}
+	return refs
+}
+
+// bounds are what this case's data allows.
+func (c *attendCase) bounds(s spec.Spec, f numeric.Format) attendBounds {
+	k := 0.0
+	for _, chunk := range c.chunks {
+		k = max(k, largestNorm(chunk.k, s.Model.HeadDim))
+	}
+	factor := max(1, s.Rope.AttentionFactor*s.Rope.AttentionFactor)
+	return newAttendBounds(f, math.Abs(s.Scale)*factor, largestNorm(c.q, s.Model.HeadDim), k, s.Model.HeadDim)
+}
+
+// compare measures what all sequences gave against their references.
+func (c *attendCase) compare(got outputs, refs []oracle.Result, s spec.Spec, f numeric.Format) (measure, error) {
+	bounds := c.bounds(s, f)
+	m := measure{bound: bounds.whole}
+	dim := s.Model.VHeadDim
+	for i, sequence := range c.sequences {
+		for t := range sequence.positions {
+			for h := range c.queryHeads {
+				row := t*c.queryHeads + h
+				ref := refs[i].Out[row*dim:][:dim]
+				out := f.Decode(got.row(c, sequence.queryBegin+t, h, dim))
+				var err2, ref2 float64
+				for d := range ref {
+					e := math.Abs(out[d] - ref[d])
+					err2 += e * e
+					ref2 += ref[d] * ref[d]
+					m.largest = max(m.largest, e)
+				}
+				m.err2 += err2
+				m.ref2 += ref2
+				m.rows++
+				if limit := bounds.row * math.Sqrt(ref2); !(math.Sqrt(err2) <= limit) {
+					return m, wrongf("sequence %d, query token %d, head %d: the output is %.3e from the reference, whose norm is %.3e; at most %.3e is right",
+						i, t, h, math.Sqrt(err2), math.Sqrt(ref2), limit)
+				}
+				if got.lse == nil {
+					continue
+				}
+				lse, want := got.logSum(c, sequence.queryBegin+t, h), refs[i].LSE[row]
+				if lse == want { // -Inf where the row sees no key
+					continue
+				}
+				e, limit := math.Abs(lse-want), bounds.lse+lseFloat32*(1+math.Abs(want))
+				m.lse = max(m.lse, e)
+				if !(e <= limit) {
+					return m, wrongf("sequence %d, query token %d, head %d: LSE %g, want %g; at most %.3e away is right", i, t, h, lse, want, limit)
+				}
+			}
+		}
+	}
+	return m, nil
+}
+
+// sameSequence holds the sequence that ran alone to its bits in the batch.
+func (c *attendCase) sameSequence(all, one outputs, dim int) error {
+	s := c.sequences[c.alone]
+	for t := range s.positions {
+		for h := range c.queryHeads {
+			token := s.queryBegin + t
+			if !bytes.Equal(all.row(c, token, h, dim), one.row(c, token, h, dim)) ||
+				all.lse != nil && all.logSum(c, token, h) != one.logSum(c, token, h) {
+				return wrongf("sequence %d, query token %d, head %d: alone it has other bits than in the batch", c.alone, t, h)
+			}
+		}
+	}
+	return nil
+}
+
+// outputs are the bytes that a launch wrote.
+type outputs struct {
+	out []byte // [tokens], OutTokenStride apart
+	lse []byte // nil where it was not asked for
+}
+
+func (o outputs) row(c *attendCase, token, head, dim int) []byte {
+	return o.out[2*(token*c.outStride+head*dim):][:2*dim]
+}
+
+func (o outputs) logSum(c *attendCase, token, head int) float64 {
+	bits := binary.LittleEndian.Uint32(o.lse[4*(token*c.queryHeads+head):])
+	return float64(math.Float32frombits(bits))
+}
+
+// largestNorm is the largest norm of a row of dim elements.
+func largestNorm(x []float64, dim int) float64 {
+	largest := 0.0
+	for ; len(x) > 0; x = x[dim:] {
+		sum := 0.0
+		for _, e := range x[:dim] {
+			sum += e * e
+		}
+		largest = max(largest, sum)
+	}
+	return math.Sqrt(largest)
+}
+
+// attendKernel is the launch of a kind.
+func attendKernel(k Kernels, kind spec.Kind, p abi.AttendParams) error {
+	switch kind {
+	case spec.Prefill:
+		return k.Prefill(0, p)
+	case spec.Extend:
+		return k.Extend(0, p)
+	default:
+		return k.Decode(0, p)
+	}
+}

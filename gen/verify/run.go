@@ -1,0 +1,275 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/numeric"
+	"github.com/kgen-project/kgen/runtime/schedule"
+)
+
+// attendRun is one case in one encoding with its inputs on the device.
+type attendRun struct {
+	bench   *bench
+	c       *attendCase
+	l       *layout
+	e       spec.Encoding
+	kernels Kernels
+	memory  *arena
+
+	q, k, v, table, positions, sinkLogits *buffer
+	out, lse                              *buffer
+}
+
+func (b *bench) newRun(memory *arena, c *attendCase, l *layout, e spec.Encoding) (*attendRun, error) {
+	r := &attendRun{bench: b, c: c, l: l, e: e, kernels: b.kernels[e], memory: memory}
+	model := b.spec.Model
+	positions := make([]int32, c.tokens)
+	for i := range positions {
+		positions[i] = math.MinInt32 // of no use to anyone
+	}
+	for _, s := range l.sequences {
+		copy(positions[s.QueryBegin:], s.Positions)
+	}
+	m := batch{arena: memory}
+	r.q = m.upload("Q", strided(b.format, c.q, c.queryHeads*model.HeadDim, c.qStride))
+	r.k = m.upload("K cache", l.k.data)
+	r.v = m.upload("V cache", l.v.data)
+	r.table = m.upload("page table", l.table)
+	r.positions = m.upload("positions", positions)
+	if c.sinkLogits != nil {
+		r.sinkLogits = m.upload("sink logits", float32s(c.sinkLogits))
+	}
+	r.out = m.alloc("Out", 2*((c.tokens-1)*c.outStride+c.queryHeads*model.VHeadDim))
+	if c.withLSE {
+		r.lse = m.alloc("LSE", 4*c.tokens*c.queryHeads)
+	}
+	return r, m.err
+}
+
+// twice runs all sequences two times, for the same bits.
+func (r *attendRun) twice(ctx context.Context) (outputs, error) {
+	first, err := r.launch(ctx, r.c.everySequence())
+	if err != nil {
+		return outputs{}, err
+	}
+	second, err := r.launch(ctx, r.c.everySequence())
+	if err != nil {
+		return outputs{}, err
+	}
+	if !bytes.Equal(first.out, second.out) || !bytes.Equal(first.lse, second.lse) {
+		return outputs{}, wrongf("two runs gave different bits")
+	}
+	return first, nil
+}
+
+// launch runs some of the sequences.
+func (r *attendRun) launch(ctx context.Context, which []int) (outputs, error) {
+	c, s := r.c, r.bench.spec
+	lists, err := r.lists(which)
+	if err != nil {
+		return outputs{}, err
+	}
+	m := batch{arena: r.memory}
+	items := m.upload("items", lists.Items)
+	runs := m.upload("runs", lists.Runs)
+	slotBegin := m.upload("slot begin", lists.SlotBegin)
+	partialOut := m.alloc("PartialOut", 4*lists.Slots*c.queryHeads*s.Model.VHeadDim)
+	partialLSE := m.alloc("PartialLSE", 4*lists.Slots*c.queryHeads)
+	if m.err != nil {
+		return outputs{}, m.err
+	}
+	if err := r.out.poison(); err != nil {
+		return outputs{}, err
+	}
+	if r.lse != nil {
+		if err := r.lse.poison(); err != nil {
+			return outputs{}, err
+		}
+	}
+	score, rotated := s.Rope.ScoreFactors(s.Model.HeadDim)
+	err = attendKernel(r.kernels, c.kind, abi.AttendParams{
+		Q: r.q.ptr, KCache: r.k.ptr, VCache: r.v.ptr, Out: r.out.ptr, LSE: r.lse.pointer(),
+		PartialOut: partialOut.ptr, PartialLSE: partialLSE.ptr, Items: items.ptr, Runs: runs.ptr,
+		PageTable: r.table.ptr, Positions: r.positions.ptr, Rope: r.bench.rope.pointer(), SinkLogits: r.sinkLogits.pointer(),
+		QTokenStride: int32(c.qStride), OutTokenStride: int32(c.outStride),
+		KVHeads: int32(c.kvHeads), ItemCount: int32(len(lists.Items)),
+		Scale: float32(s.Scale * score), RopeScale: float32(rotated),
+	})
+	if err != nil {
+		return outputs{}, wrongf("launch: %w", err)
+	}
+	if lists.Slots > 0 {
+		err := r.kernels.Merge(0, abi.MergeParams{
+			PartialOut: partialOut.ptr, PartialLSE: partialLSE.ptr, Out: r.out.ptr, LSE: r.lse.pointer(),
+			SlotBegin: slotBegin.ptr, SinkLogits: r.sinkLogits.pointer(),
+			OutTokenStride: int32(c.outStride), QHeads: int32(c.queryHeads), Tokens: int32(len(lists.SlotBegin) - 1),
+		})
+		if err != nil {
+			return outputs{}, wrongf("launch merge: %w", err)
+		}
+	}
+	if err := r.bench.dev.Synchronize(ctx, 0); err != nil {
+		return outputs{}, wrongf("run: %w", err)
+	}
+	for _, partial := range []*buffer{partialOut, partialLSE} {
+		data, err := partial.download()
+		if err != nil {
+			return outputs{}, err
+		}
+		if i := unwritten(data[:lists.Slots*c.queryHeads*4], 4); i >= 0 {
+			return outputs{}, wrongf("%s: element %d of %d was not written", partial.name, i, len(data)/4)
+		}
+	}
+	return r.collect(which)
+}
+
+// lists schedules some of the sequences and puts items that do nothing between
+// the others.
+func (r *attendRun) lists(which []int) (schedule.Lists, error) {
+	c, s := r.c, r.bench.spec
+	var sequences []schedule.Sequence
+	for _, i := range which {
+		sequences = append(sequences, r.l.sequences[i])
+	}
+	lists, err := schedule.Build(sequences, schedule.Options{
+		Rows: r.kernels.Tiles[c.kind].Rows, Group: s.Model.Group(), Causal: s.Masks.Causal,
+		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition,
+		SplitTokens: c.splitTokens, MaxSplits: c.maxSplits,
+	})
+	rng := rand.New(rand.NewPCG(c.layoutSeed, 1))
+	for range c.padding {
+		lists.Items = slices.Insert(lists.Items, rng.IntN(len(lists.Items)+1), abi.Item{})
+	}
+	return lists, err
+}
+
+// collect downloads the outputs. The rows of the given sequences must be
+// written, and nothing else.
+func (r *attendRun) collect(which []int) (outputs, error) {
+	c, dim := r.c, r.bench.spec.Model.VHeadDim
+	var o outputs
+	var err error
+	if o.out, err = r.out.download(); err != nil {
+		return outputs{}, err
+	}
+	if r.lse != nil {
+		if o.lse, err = r.lse.download(); err != nil {
+			return outputs{}, err
+		}
+	}
+	used := make([]bool, c.tokens)
+	for _, i := range which {
+		for t := range c.sequences[i].positions {
+			used[c.sequences[i].queryBegin+t] = true
+		}
+	}
+	for t, used := range used {
+		begin, end := 2*t*c.outStride, min(len(o.out), 2*(t+1)*c.outStride)
+		row, gap := o.out[begin:begin+2*c.queryHeads*dim], o.out[begin+2*c.queryHeads*dim:end]
+		if i := notPoison(gap); i >= 0 {
+			return outputs{}, wrongf("Out: query token %d: the gap behind its row was written", t)
+		}
+		if err := writtenOrNot("Out", row, 2, used, t); err != nil {
+			return outputs{}, err
+		}
+		if o.lse != nil {
+			if err := writtenOrNot("LSE", o.lse[4*t*c.queryHeads:][:4*c.queryHeads], 4, used, t); err != nil {
+				return outputs{}, err
+			}
+		}
+	}
+	if err := r.k.unchanged(r.l.k.data); err != nil {
+		return outputs{}, err
+	}
+	return o, r.v.unchanged(r.l.v.data)
+}
+
+func writtenOrNot(name string, row []byte, size int, used bool, token int) error {
+	if used {
+		if i := unwritten(row, size); i >= 0 {
+			return wrongf("%s: query token %d: element %d was not written", name, token, i)
+		}
+	} else if notPoison(row) >= 0 {
+		return wrongf("%s: query token %d, which no sequence has, was written", name, token)
+	}
+	return nil
+}
+
+// append fills the layout's pages by the append kernel.
+func (r *attendRun) append(ctx context.Context) error {
+	c, model := r.c, r.bench.spec.Model
+	var k, v []float64
+	var slots, positions []int32
+	for _, st := range r.l.stored {
+		k = append(k, c.chunks[st.chunk].k...)
+		v = append(v, c.chunks[st.chunk].v...)
+		for t, slot := range st.slots {
+			slots = append(slots, int32(slot))
+			positions = append(positions, int32(st.first+t))
+		}
+	}
+	if len(slots) == 0 {
+		return nil
+	}
+	m := batch{arena: r.memory}
+	p := abi.AppendParams{
+		K:      m.upload("K", r.bench.format.Encode(nil, k...)).pointer(),
+		V:      m.upload("V", r.bench.format.Encode(nil, v...)).pointer(),
+		KCache: r.k.ptr, VCache: r.v.ptr,
+		Slots: m.upload("slots", slots).pointer(), Positions: m.upload("positions", positions).pointer(),
+		Rope:         r.bench.rope.pointer(),
+		KTokenStride: int32(c.kvHeads * model.HeadDim), VTokenStride: int32(c.kvHeads * model.VHeadDim),
+		KVHeads: int32(c.kvHeads), Tokens: int32(len(slots)),
+	}
+	if m.err != nil {
+		return m.err
+	}
+	if err := r.kernels.Append(0, p); err != nil {
+		return wrongf("launch append: %w", err)
+	}
+	if err := r.bench.dev.Synchronize(ctx, 0); err != nil {
+		return wrongf("run append: %w", err)
+	}
+	var err error
+	if r.l.k.data, err = r.k.download(); err != nil {
+		return err
+	}
+	r.l.v.data, err = r.v.download()
+	return err
+}
+
+// strided is rows of n elements, encoded, stride elements apart, with poison between them.
+func strided(f numeric.Format, x []float64, n, stride int) []byte {
+	var data []byte
+	for ; len(x) > 0; x = x[n:] {
+		if len(data) > 0 {
+			data = append(data, bytes.Repeat([]byte{poison}, 2*(stride-n))...)
+		}
+		data = f.Encode(data, x[:n]...)
+	}
+	return data
+}
+
+func float32s(x []float64) []float32 {
+	y := make([]float32, len(x))
+	for i := range x {
+		y[i] = float32(x[i])
+	}
+	return y
+}
+
+// unwritten is the index of the first element that is poison still, or -1.
+func unwritten(p []byte, size int) int {
+	for i := 0; i < len(p); i += size {
+		if notPoison(p[i:i+size]) < 0 {
+			return i / size
+		}
+	}
+	return -1
+}

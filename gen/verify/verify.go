@@ -1,0 +1,225 @@
+// Package verify judges kernels: it makes random ragged cases from a seed,
+// runs them on a device, and compares what comes back with attention in
+// float64 (tests/oracle).
+//
+// A case is the same logical data for every encoding: chunks, offsets, query
+// positions, lengths around every tile edge, shuffled pages, unused ones full of
+// NaN. Each is run twice and must give the same bits; the `baked` kernel runs
+// on the same data, and the other encodings are held to its error (see
+// tolerance.go for every bound and where it comes from).
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/numeric"
+)
+
+// Launcher launches one spec's kernels.
+type Launcher interface {
+	Append(s cuda.Stream, p abi.AppendParams) error
+	Prefill(s cuda.Stream, p abi.AttendParams) error
+	Extend(s cuda.Stream, p abi.AttendParams) error
+	Decode(s cuda.Stream, p abi.AttendParams) error
+	Merge(s cuda.Stream, p abi.MergeParams) error
+	Materialise(s cuda.Stream, p abi.MaterialiseParams) error
+}
+
+// Kernels are the loaded kernels of one spec.
+type Kernels struct {
+	Launcher
+	Tiles map[spec.Kind]spec.Tile // Rows and Keys of prefill, extend and decode
+}
+
+// Provider builds and loads the kernels of a spec, at least those of s.Kinds.
+type Provider func(ctx context.Context, s spec.Spec) (Kernels, error)
+
+// Options say what is verified. The zero value of a field is its default.
+type Options struct {
+	Kinds     []spec.Kind     // default: the spec's
+	Encodings []spec.Encoding // default: the spec's
+	Cases     int             // cases of each kind and encoding; default 100
+	Seed      uint64
+	Case      int // only this case, counted from 1; 0: all
+	Work      int // multiply-adds of one case's scores, about; default by the device. Part of what a seed means
+
+	// Progress, where set, is called after each case of a kind.
+	Progress func(kind spec.Kind, done, total int)
+}
+
+// Run verifies s on dev. Wrong results are in the report; the error is about
+// what kept Run from judging: a build that failed, memory, the context's end.
+func Run(ctx context.Context, dev cuda.Device, s spec.Spec, provide Provider, o Options) (Report, error) {
+	if len(o.Kinds) == 0 {
+		o.Kinds = s.Kinds
+	}
+	if len(o.Encodings) == 0 {
+		o.Encodings = []spec.Encoding{s.Cache.Encoding}
+	}
+	if o.Cases == 0 {
+		o.Cases = 100
+	}
+	report := Report{Spec: s.Name, Device: dev.Info().Name, Seed: o.Seed}
+	if err := o.check(s); err != nil {
+		return report, fmt.Errorf("verify %s: %w", s.Name, err)
+	}
+	b, err := newBench(ctx, dev, s, provide, o)
+	if err != nil {
+		return report, fmt.Errorf("verify %s: %w", s.Name, err)
+	}
+	defer b.close()
+	for _, kind := range spec.AllKinds {
+		if !slices.Contains(o.Kinds, kind) {
+			continue
+		}
+		rows, failures, err := b.kind(ctx, kind, o)
+		report.Rows = append(report.Rows, rows...)
+		report.Failures = append(report.Failures, failures...)
+		if err != nil {
+			return report, fmt.Errorf("verify %s: %s: %w", s.Name, kind, err)
+		}
+	}
+	return report, nil
+}
+
+func (o Options) check(s spec.Spec) error {
+	for _, k := range o.Kinds {
+		if !slices.Contains(s.Kinds, k) {
+			return fmt.Errorf("the spec has no kind %q; it has %v", k, s.Kinds)
+		}
+	}
+	for _, e := range o.Encodings {
+		if !slices.Contains([]spec.Encoding{spec.Segment, spec.Raw, spec.Baked}, e) {
+			return fmt.Errorf("no encoding %q", e)
+		}
+	}
+	if o.Cases < 0 || o.Case < 0 || o.Case > o.Cases {
+		return fmt.Errorf("case %d of %d", o.Case, o.Cases)
+	}
+	if o.Work < 0 {
+		return fmt.Errorf("work of %d multiply-adds", o.Work)
+	}
+	return nil
+}
+
+// bench is what all cases of a spec share.
+type bench struct {
+	dev     cuda.Device
+	spec    spec.Spec
+	format  numeric.Format
+	size    size
+	kernels map[spec.Encoding]Kernels
+	rope    *buffer // the table, or nil
+	memory  *arena  // of rope
+}
+
+func newBench(ctx context.Context, dev cuda.Device, s spec.Spec, provide Provider, o Options) (*bench, error) {
+	b := &bench{dev: dev, spec: s, format: numeric.BF16, size: deviceSize, kernels: map[spec.Encoding]Kernels{}}
+	if s.Model.DType == spec.FP16 {
+		b.format = numeric.FP16
+	}
+	if dev.Info().EmulatesSource {
+		b.size = emulatorSize
+	}
+	if o.Work != 0 {
+		b.size.work = o.Work
+	}
+	encodings := append([]spec.Encoding{spec.Baked}, o.Encodings...)
+	for _, e := range encodings {
+		if _, ok := b.kernels[e]; ok {
+			continue
+		}
+		sibling := spec.WithEncoding(s, e)
+		if e == spec.Baked && slices.Contains(encodings, spec.Raw) && !slices.Contains(s.Kinds, spec.Append) {
+			sibling.Kinds = append([]spec.Kind{spec.Append}, s.Kinds...) // see rawBits
+		}
+		k, err := provide(ctx, sibling)
+		if err != nil {
+			return nil, fmt.Errorf("encoding %s: %w", e, err)
+		}
+		b.kernels[e] = k
+	}
+	b.memory = newArena(dev)
+	var err error
+	if b.rope, err = b.memory.table(s.Rope); err != nil {
+		b.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *bench) close() { b.memory.free() }
+
+// trial is one case of one kind, to be run in each encoding. It returns a
+// *wrong where the kernel is to blame.
+type trial func(ctx context.Context, e spec.Encoding) (measure, error)
+
+// kind runs all cases of one kind.
+func (b *bench) kind(ctx context.Context, kind spec.Kind, o Options) ([]Row, []Failure, error) {
+	tallies := make([]tally, len(o.Encodings))
+	first, last := 1, o.Cases
+	if o.Case != 0 {
+		first, last = o.Case, o.Case
+	}
+	for n := first; n <= last; n++ {
+		try := b.trial(kind, o.Seed, n)
+		baked, bakedErr := try(ctx, spec.Baked)
+		for i, e := range o.Encodings {
+			m, err := baked, bakedErr
+			if e != spec.Baked {
+				m, err = try(ctx, e)
+			}
+			if err := ctx.Err(); err != nil {
+				return nil, nil, err
+			}
+			if err := errors.Join(fatal(bakedErr), fatal(err)); err != nil {
+				return nil, nil, fmt.Errorf("%s, seed %d, case %d: %w", e, o.Seed, n, err)
+			}
+			if err == nil && bakedErr != nil {
+				err = wrongf("the baked kernel, which it is held to: %w", bakedErr)
+			}
+			twin := baked
+			if kind == spec.Materialise {
+				twin = m // baked is only copied, which sets no measure
+			}
+			if err == nil {
+				err = m.check(twin)
+			}
+			tallies[i].add(n, m, twin, err)
+		}
+		if o.Progress != nil {
+			o.Progress(kind, n-first+1, last-first+1)
+		}
+	}
+	var rows []Row
+	var failures []Failure
+	for i, e := range o.Encodings {
+		row, fs := tallies[i].row(kind, e, o.Seed)
+		rows = append(rows, row)
+		failures = append(failures, fs...)
+	}
+	return rows, failures, nil
+}
+
+// trial makes case n. Its randomness depends on the seed, the kind and n
+// alone, so a case can be run again by itself.
+func (b *bench) trial(kind spec.Kind, seed uint64, n int) trial {
+	rng := rand.New(rand.NewPCG(seed, uint64(n)<<8|uint64(slices.Index(spec.AllKinds, kind))))
+	switch kind {
+	case spec.Append:
+		return b.appendTrial(rng)
+	case spec.Merge:
+		return b.mergeTrial(rng)
+	case spec.Materialise:
+		return b.materialiseTrial(rng)
+	default:
+		return b.attendTrial(rng, kind)
+	}
+}
