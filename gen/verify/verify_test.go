@@ -84,8 +84,8 @@ func TestRightKernelsPass(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			const cases = 8
-			r := run(t, small(c.change), "", verify.Options{Encodings: encodings, Cases: cases, Seed: 7, Work: 1e5})
+			const cases = 6
+			r := run(t, small(c.change), "", verify.Options{Encodings: encodings, Cases: cases, Seed: 7, Work: 5e4})
 			if !r.OK() {
 				t.Error(r)
 			}
@@ -144,7 +144,7 @@ func TestFaultsAreFound(t *testing.T) {
 	} {
 		t.Run(string(c.fault), func(t *testing.T) {
 			t.Parallel()
-			r := run(t, small(c.change), c.fault, verify.Options{Kinds: c.kinds, Cases: 12, Seed: 3, Work: 1e5})
+			r := run(t, small(c.change), c.fault, verify.Options{Kinds: c.kinds, Cases: 12, Seed: 3, Work: 5e4})
 			for _, row := range r.Rows {
 				if row.Failed == 0 {
 					t.Errorf("not found in %s\n%s", row.Kind, r)
