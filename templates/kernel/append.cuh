@@ -2,6 +2,7 @@
 // One block a token; its threads share out the KV heads.
 #pragma once
 #include "../abi.cuh"
+#include "../tile/pointer.cuh"
 #include "../tile/rotate.cuh"
 
 namespace kgen {

@@ -3,6 +3,7 @@
 // (copy, KV head).
 #pragma once
 #include "../abi.cuh"
+#include "../tile/pointer.cuh"
 #include "../tile/rotate.cuh"
 
 namespace kgen {

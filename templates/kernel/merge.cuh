@@ -3,7 +3,7 @@
 #pragma once
 #include "../abi.cuh"
 #include "../tile/normalise.cuh"
-#include "../tile/shared_tile.cuh"
+#include "../tile/pointer.cuh"
 
 namespace kgen {
 

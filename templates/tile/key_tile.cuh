@@ -1,7 +1,7 @@
 // The order in which a work item's keys are visited.
 #pragma once
 #include "../abi.cuh"
-#include "shared_tile.cuh"
+#include "pointer.cuh"
 
 namespace kgen {
 

@@ -4,7 +4,7 @@
 
 namespace kgen {
 
-constexpr float log2_e = 1.4426950408889634f;
+[[maybe_unused]] constexpr float log2_e = 1.4426950408889634f;
 constexpr float ln_2 = 0.6931471805599453f;
 
 // log2 of a row's sum of exponentials, from its maximum and its sum; -inf where no key was seen.

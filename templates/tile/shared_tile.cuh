@@ -4,11 +4,6 @@
 
 namespace kgen {
 
-// The launch parameters' addresses have no types.
-
-template <class T>
-__device__ __forceinline__ const T* pointer(const void* p) { return static_cast<const T*>(p); }
-
 // Elements move eight at a time: one chunk is 16 bytes.
 constexpr int chunk_elements = 8;
 constexpr int chunk_bytes = 16;
