@@ -1,0 +1,223 @@
+// Package nvrtc compiles CUDA C++ to machine code with NVIDIA's run-time
+// compiler, loaded with dlopen: no C compiler, no cgo and no GPU is needed.
+package nvrtc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"runtime"
+	"strings"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+// ID names this compiler in cache keys and manifests.
+const ID = "nvrtc"
+
+// Program is what one compile takes.
+type Program struct {
+	Name   string // file name that messages carry, such as llama3_decode.cu
+	Source []byte // CUDA C++ that includes nothing
+	Target string // such as sm_90a
+	Flags  []string
+}
+
+// Result is what a successful compile gives.
+type Result struct {
+	Cubin []byte
+	Log   string // warnings and remarks; empty for most programs
+}
+
+// CompileError is a program that the compiler did not accept.
+type CompileError struct {
+	Name   string
+	Target string
+	Reason string // the compiler's word for the failure
+	Log    string // its whole message
+}
+
+func (e *CompileError) Error() string {
+	s := fmt.Sprintf("nvrtc: %s for %s: %s", e.Name, e.Target, e.Reason)
+	if log := strings.TrimSpace(e.Log); log != "" {
+		s += "\n" + log
+	}
+	return s
+}
+
+// Library is a loaded NVRTC. Its methods are safe for concurrent use, and
+// compiles run in parallel. It is never unloaded: open each path once.
+type Library struct {
+	path    string
+	version string
+
+	getVersion     func(major, minor *int32) int32
+	errorString    func(code int32) string
+	createProgram  func(prog *uintptr, source *byte, name string, headers int32, bodies, names uintptr) int32
+	destroyProgram func(prog *uintptr) int32
+	compileProgram func(prog uintptr, count int32, options **byte) int32
+	cubinSize      func(prog uintptr, size *uintptr) int32
+	cubin          func(prog uintptr, dst *byte) int32
+	ptxSize        func(prog uintptr, size *uintptr) int32
+	ptx            func(prog uintptr, dst *byte) int32
+	logSize        func(prog uintptr, size *uintptr) int32
+	log            func(prog uintptr, dst *byte) int32
+}
+
+// Open loads libnvrtc from a path that [Find] gave. The compiler's built-in
+// functions come from the library beside it, where there is one.
+func Open(path string) (*Library, error) {
+	// libnvrtc itself looks for it in the loader's folders only.
+	if builtins := builtinsBeside(path); builtins != "" {
+		if _, err := purego.Dlopen(builtins, purego.RTLD_NOW|purego.RTLD_GLOBAL); err != nil {
+			return nil, fmt.Errorf("nvrtc: load %s: %w", builtins, err)
+		}
+	}
+	handle, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		return nil, fmt.Errorf("nvrtc: load %s: %w", path, err)
+	}
+	l := &Library{path: path}
+	for _, f := range []struct {
+		name string
+		dst  any
+	}{
+		{"nvrtcVersion", &l.getVersion},
+		{"nvrtcGetErrorString", &l.errorString},
+		{"nvrtcCreateProgram", &l.createProgram},
+		{"nvrtcDestroyProgram", &l.destroyProgram},
+		{"nvrtcCompileProgram", &l.compileProgram},
+		{"nvrtcGetCUBINSize", &l.cubinSize},
+		{"nvrtcGetCUBIN", &l.cubin},
+		{"nvrtcGetPTXSize", &l.ptxSize},
+		{"nvrtcGetPTX", &l.ptx},
+		{"nvrtcGetProgramLogSize", &l.logSize},
+		{"nvrtcGetProgramLog", &l.log},
+	} {
+		symbol, err := purego.Dlsym(handle, f.name)
+		if err != nil {
+			return nil, fmt.Errorf("nvrtc: %s is too old or not NVRTC: %w", path, err)
+		}
+		purego.RegisterFunc(f.dst, symbol)
+	}
+	if l.version, err = l.findVersion(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Path is where the library was loaded from.
+func (l *Library) Path() string { return l.path }
+
+// Version is the compiler's full version, such as 13.0.88.
+func (l *Library) Version() string { return l.version }
+
+var ptxVersion = regexp.MustCompile(`(?m)^// Cuda compilation tools, release [0-9.]+, V([0-9.]+)`)
+
+// findVersion reads the full version from the heading of an empty program's
+// PTX: nvrtcVersion leaves out the last number.
+func (l *Library) findVersion() (string, error) {
+	var major, minor int32
+	if code := l.getVersion(&major, &minor); code != 0 {
+		return "", l.failed("nvrtcVersion", code)
+	}
+	ptx, _, err := l.compile(Program{Name: "version.cu"}, l.ptxSize, l.ptx)
+	if err != nil {
+		return "", fmt.Errorf("nvrtc: %s does not compile an empty program: %w", l.path, err)
+	}
+	m := ptxVersion.FindSubmatch(ptx)
+	if m == nil || !strings.HasPrefix(string(m[1]), fmt.Sprintf("%d.%d.", major, minor)) {
+		return "", fmt.Errorf("nvrtc: %s gives no version that kgen can read", l.path)
+	}
+	return string(m[1]), nil
+}
+
+// Compile makes a cubin. A program that the compiler does not accept is a
+// [*CompileError].
+//
+// When ctx ends Compile returns ctx's error at once. NVRTC can't be relied on
+// to stop: the compile goes on in its thread and its result is dropped.
+func (l *Library) Compile(ctx context.Context, p Program) (Result, error) {
+	if err := ctx.Err(); err != nil {
+		return Result{}, err
+	}
+	if p.Target == "" {
+		return Result{}, errors.New("nvrtc: no target")
+	}
+	p.Flags = append([]string{"--gpu-architecture=" + p.Target}, p.Flags...)
+	type outcome struct {
+		result Result
+		err    error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		cubin, log, err := l.compile(p, l.cubinSize, l.cubin)
+		done <- outcome{Result{Cubin: cubin, Log: log}, err}
+	}()
+	select {
+	case o := <-done:
+		if o.err != nil {
+			return Result{}, o.err
+		}
+		return o.result, nil
+	case <-ctx.Done():
+		return Result{}, ctx.Err()
+	}
+}
+
+// compile runs one compile in this thread and reads its output with size and
+// get.
+func (l *Library) compile(p Program, size func(uintptr, *uintptr) int32, get func(uintptr, *byte) int32) (output []byte, log string, err error) {
+	source := append(append(make([]byte, 0, len(p.Source)+1), p.Source...), 0)
+	var prog uintptr
+	if code := l.createProgram(&prog, &source[0], p.Name, 0, 0, 0); code != 0 {
+		return nil, "", l.failed("nvrtcCreateProgram", code)
+	}
+	defer l.destroyProgram(&prog)
+	status := l.compileWith(prog, p.Flags)
+	text, err := l.read("nvrtcGetProgramLog", prog, l.logSize, l.log)
+	if err != nil {
+		return nil, "", err
+	}
+	log = strings.TrimRight(string(text), "\x00")
+	if status != 0 {
+		return nil, "", &CompileError{Name: p.Name, Target: p.Target, Reason: l.errorString(status), Log: log}
+	}
+	output, err = l.read("output", prog, size, get)
+	return output, log, err
+}
+
+func (l *Library) compileWith(prog uintptr, flags []string) int32 {
+	if len(flags) == 0 {
+		return l.compileProgram(prog, 0, nil)
+	}
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	options := make([]*byte, len(flags))
+	for i, f := range flags {
+		options[i] = &append([]byte(f), 0)[0]
+		pin.Pin(options[i])
+	}
+	return l.compileProgram(prog, int32(len(options)), unsafe.SliceData(options))
+}
+
+func (l *Library) read(what string, prog uintptr, size func(uintptr, *uintptr) int32, get func(uintptr, *byte) int32) ([]byte, error) {
+	var n uintptr
+	if code := size(prog, &n); code != 0 {
+		return nil, l.failed(what, code)
+	}
+	if n == 0 {
+		return nil, nil
+	}
+	dst := make([]byte, n)
+	if code := get(prog, &dst[0]); code != 0 {
+		return nil, l.failed(what, code)
+	}
+	return dst, nil
+}
+
+func (l *Library) failed(call string, code int32) error {
+	return fmt.Errorf("nvrtc: %s: %s", call, l.errorString(code))
+}
