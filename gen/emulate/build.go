@@ -12,7 +12,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/kgen-project/kgen/templates"
 )
@@ -23,6 +25,8 @@ type build struct {
 	compiler string // its version
 	dir      string
 	headers  string // directory of the emulator's sources, named by their content
+
+	checks func() []string // flags of the checks that the compiler knows, asked for once
 }
 
 // commonFlags keep arithmetic as written: products and sums round apart, and
@@ -32,8 +36,16 @@ var commonFlags = []string{"-std=c++17", "-ffp-contract=off", "-fno-strict-alias
 var (
 	hostFlags = append([]string{"-O3", "-rdynamic", "-U_FORTIFY_SOURCE"}, commonFlags...)
 	// Most of a kernel's time is in the host, so a higher level only compiles longer.
-	kernelFlags = append([]string{"-O1", "-shared", "-fPIC", "-fno-math-errno", "-fstack-clash-protection", "-DKGEN_EMULATOR", "-include", "emulator.hpp"}, commonFlags...)
+	kernelFlags = append([]string{"-O1", "-g1", "-shared", "-fPIC", "-fno-math-errno", "-fstack-clash-protection", "-DKGEN_EMULATOR", "-include", "emulator.hpp"}, commonFlags...)
 )
+
+// checks are flags that make a kernel's mistakes show, in order of preference:
+// of each list the first that the compiler knows is used. Variables that
+// nobody sets hold a pattern; crooked addresses and indices outside of arrays trap.
+var checks = [][]string{
+	{"-ftrivial-auto-var-init=pattern"},
+	{"-fsanitize=alignment,bounds -fsanitize-trap=all", "-fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error"},
+}
 
 // entryPattern finds the entry points of a generated source.
 var entryPattern = regexp.MustCompile(`extern\s+"C"\s+__global__\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?` +
@@ -63,6 +75,7 @@ func newBuild(ctx context.Context, cxx, dir string) (build, error) {
 	if b.headers, err = b.writeHeaders(); err != nil {
 		return build{}, fmt.Errorf("write the emulator's sources: %w", err)
 	}
+	b.checks = sync.OnceValue(func() []string { return b.knownChecks(ctx) })
 	return b, nil
 }
 
@@ -148,14 +161,30 @@ func (b build) kernel(ctx context.Context, name string, source []byte, fresh boo
 			return "", err
 		}
 	}
-	return b.compile(ctx, "kernel", kernelFlags, unit.Bytes(), suffix, "-x", "c++", "-")
+	return b.compile(ctx, "kernel", kernelFlags, unit.Bytes(), suffix, append(b.checks(), "-x", "c++", "-")...)
+}
+
+// knownChecks asks the compiler which of the checks it knows.
+func (b build) knownChecks(ctx context.Context) []string {
+	var known []string
+	for _, choices := range checks {
+		for _, choice := range choices {
+			flags := strings.Fields(choice)
+			arguments := append(slices.Clone(flags), "-Werror", "-fsyntax-only", "-x", "c++", os.DevNull)
+			if exec.CommandContext(ctx, b.cxx, arguments...).Run() == nil {
+				known = append(known, flags...)
+				break
+			}
+		}
+	}
+	return known
 }
 
 // path is where the output of a compilation lies: all but the input is in the
 // name of its directory.
 func (b build) path(stem string, flags []string, suffix string) (string, error) {
 	sum := sha256.New()
-	fmt.Fprintf(sum, "%s\n%s\n%q\n", b.cxx, b.compiler, flags)
+	fmt.Fprintf(sum, "%s\n%s\n%q\n%q\n", b.cxx, b.compiler, flags, checks)
 	dir := filepath.Join(b.headers, hex.EncodeToString(sum.Sum(nil))[:16])
 	return filepath.Join(dir, stem+suffix), os.MkdirAll(dir, 0o755)
 }

@@ -42,7 +42,7 @@ func TestMistakes(t *testing.T) {
 		what  string
 		want  []string // one of them
 	}{
-		{1, "write past the end", []string{"0 bytes past the end of buffer #"}},
+		{1, "write past the end", []string{"mistakes.cu:168: out-of-bounds write at"}},
 		{2, "read just before the start", nil}, // in the gap that alignment leaves: poison, not an error
 		{3, "read far before the start", []string{"5000 bytes before the start of buffer #"}},
 		{4, "write past shared memory", []string{"bytes past the end of shared memory (1024 bytes)"}},
@@ -52,21 +52,24 @@ func TestMistakes(t *testing.T) {
 		{8, "one lane returns", []string{"1 lanes of its warp have returned", "this lane returns, but", "31 lanes of its warp wait"}},
 		{9, "copy from past the end", []string{"bytes past the end of buffer #"}},
 		{10, "copy that is not valid", []string{"wrong output"}},
-		{11, "no commit", []string{"copy into it has not been waited for"}},
-		{12, "no wait", []string{"copy into it has not been waited for"}},
-		{13, "wait for one group too few", []string{"copy into it has not been waited for"}},
+		{11, "no commit", []string{"has not waited for its copy to it"}},
+		{12, "no wait", []string{"has not waited for its copy to it"}},
+		{13, "wait for one group too few", []string{"has not waited for its copy to it"}},
 		{14, "two barriers", []string{"diverged block"}},
 		{15, "half a warp at sync_warp", []string{"diverged warp"}},
 		{16, "two kinds of barrier", []string{"diverged warp"}},
 		{17, "lane mask", []string{"lane mask 32"}},
 		{18, "division by zero", []string{"division by zero"}},
 		{19, "endless loop", []string{"limit of processor time"}},
-		{20, "no barrier", []string{"read after another thread wrote it", "copy into it has not been waited for", "written after another warp read it"}},
-		{21, "overwrite what is read", []string{"written after another warp read it", "copy into it has not been waited for"}},
+		{20, "no barrier", []string{"wrote it, with no barrier", "has not waited for its copy to it", "read it, with no barrier"}},
+		{21, "overwrite what is read", []string{"read it, with no barrier", "has not waited for its copy to it"}},
 		{22, "two lanes, one place", []string{"race"}},
 		{23, "crooked store", []string{"not a multiple of 16"}},
 		{24, "endless recursion", []string{"stack is full"}},
 		{25, "null pointer", []string{"null pointer"}},
+		{26, "crooked pointer", []string{"not aligned"}},
+		{27, "index past an array", []string{"index outside of an array"}},
+		{28, "variable never set", []string{"wrong output"}},
 		{0, "no mistake", nil},
 	} {
 		t.Run(c.what, func(t *testing.T) {

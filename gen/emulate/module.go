@@ -3,7 +3,11 @@ package emulate
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
 
 	"github.com/kgen-project/kgen/runtime/cuda"
 )
@@ -69,7 +73,7 @@ func (k *kernel) Launch(_ cuda.Stream, c cuda.LaunchConfig, params []byte) error
 		seed, uint64(d.limit.Milliseconds()),
 	}, params, raw)
 	if err != nil {
-		return fmt.Errorf("emulate: launch %s (seed %d): %w", k.entry, seed, err)
+		return fmt.Errorf("emulate: launch %s (seed %d): %w", k.entry, seed, d.withLine(err))
 	}
 	var counters Counters
 	if err := binary.Read(bytes.NewReader(raw), binary.LittleEndian, &counters); err != nil {
@@ -77,6 +81,24 @@ func (k *kernel) Launch(_ cuda.Stream, c cuda.LaunchConfig, params []byte) error
 	}
 	d.counters.add(counters)
 	return nil
+}
+
+// withLine replaces the place of a fault, the second line of the host's
+// message, by the line of the source, where addr2line finds it.
+func (d *Device) withLine(err error) error {
+	message, place, found := strings.Cut(err.Error(), "\n")
+	if !found {
+		return err
+	}
+	if library, offset, ok := strings.Cut(place, "+0x"); ok {
+		output, err := exec.CommandContext(d.host.ctx, "addr2line", "-e", library, offset).Output()
+		// Such as "/directory/name.cu:12 (discriminator 3)", or "??:0".
+		line, _, _ := strings.Cut(strings.TrimSpace(string(output)), " ")
+		if err == nil && !strings.ContainsAny(line, "?<") {
+			return fmt.Errorf("%s: %s", filepath.Base(line), message)
+		}
+	}
+	return errors.New(message)
 }
 
 // check refuses what a GPU would refuse.

@@ -39,11 +39,10 @@ void kgen_cp_async_16(uint32_t dst, const void* src, bool valid, int line) {
   using namespace kgen_emulator;
   unsigned char* p = machine.shared_at(dst, "cp_async_16", line);
   if (valid) check_16(src, "cp_async_16", line);
-  machine.check(machine.shadow.copy((dst - shared_base) / 16, machine.now()), p, "cp_async_16", line);
+  machine.check(machine.shadow.copy((dst - shared_base) / 16, machine.now()), "cp_async_16", line, "writes", p);
   memset(p, poison, 16);
   Lane& lane = machine.lane();
   machine.busy = 1;
-  lane.line = line;
   lane.copies.push_back({dst, src, valid, false, lane.committed, line});
   machine.busy = 0;
   if (machine.early && machine.random().below(2)) move(lane.copies.back());
@@ -77,12 +76,11 @@ void kgen_cp_async_wait(int pending) {
 
 void kgen_load_16(const void* p, int line) {
   using namespace kgen_emulator;
-  machine.lane().line = line;
   check_16(p, "load_16", line);
   if (in_shared(p)) {
     uint32_t offset = static_cast<uint32_t>(static_cast<const unsigned char*>(p) - machine.shared.begin());
     machine.shared_at(shared_base + offset, "load_16", line);
-    machine.check(machine.shadow.read(offset / 16, machine.now()), p, "load_16", line);
+    machine.check(machine.shadow.read(offset / 16, machine.now()), "load_16", line, "reads", p);
     machine.counters.shared_load_bytes += 16;
   } else {
     machine.counters.load_bytes += 16;
@@ -91,12 +89,11 @@ void kgen_load_16(const void* p, int line) {
 
 void kgen_store_16(void* p, int line) {
   using namespace kgen_emulator;
-  machine.lane().line = line;
   check_16(p, "store_16", line);
   if (in_shared(p)) {
     uint32_t offset = static_cast<uint32_t>(static_cast<unsigned char*>(p) - machine.shared.begin());
     machine.shared_at(shared_base + offset, "store_16", line);
-    machine.check(machine.shadow.write(offset / 16, machine.now()), p, "store_16", line);
+    machine.check(machine.shadow.write(offset / 16, machine.now()), "store_16", line, "writes", p);
     machine.counters.shared_store_bytes += 16;
   } else {
     machine.counters.store_bytes += 16;

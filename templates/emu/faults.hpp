@@ -1,5 +1,6 @@
 // Signals that a kernel's mistakes raise, turned into failed launches.
 #pragma once
+#include <dlfcn.h>
 #include <signal.h>
 #include <sys/time.h>
 #include <ucontext.h>
@@ -16,6 +17,22 @@ inline const char* access_kind([[maybe_unused]] void* context) {
 #endif
 }
 
+// Writes which instruction raised a signal: its library and its place there, for
+// gen/emulate to find the line of the source. Nothing where that is not known.
+inline void program_counter([[maybe_unused]] void* context, char* text, [[maybe_unused]] size_t room) {
+  text[0] = 0;
+  uintptr_t pc = 0;
+#if defined(__linux__) && defined(__x86_64__)
+  pc = static_cast<uintptr_t>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
+#elif defined(__linux__) && defined(__aarch64__)
+  pc = static_cast<uintptr_t>(static_cast<ucontext_t*>(context)->uc_mcontext.pc);
+#endif
+  Dl_info info;
+  if (pc && dladdr(reinterpret_cast<void*>(pc), &info) && info.dli_fname) {
+    snprintf(text, room, "%s+0x%zx", info.dli_fname, static_cast<size_t>(pc - reinterpret_cast<uintptr_t>(info.dli_fbase)));
+  }
+}
+
 // Ends the launch from a signal handler: the handler is left as any fiber is,
 // and its stack is free again for the next signal.
 inline void on_fault(int signal, siginfo_t* info, void* context) {
@@ -23,14 +40,14 @@ inline void on_fault(int signal, siginfo_t* info, void* context) {
     ::signal(signal, SIG_DFL);
     return;
   }
-  char during[64];
+  char during[64] = "";
   if (machine.doing) {
     snprintf(during, sizeof during, " by %s (line %d)", machine.doing, machine.doing_line);
   } else {
-    snprintf(during, sizeof during, " after line %d", machine.lane().line);
+    program_counter(context, machine.faulted_at, sizeof machine.faulted_at);
   }
-  if (signal == SIGFPE) machine.fail("integer division by zero%s", during);
-  if (signal == SIGILL || signal == SIGTRAP) machine.fail("the kernel stopped itself%s", during);
+  if (signal == SIGFPE) machine.fail("integer division by zero");
+  if (signal == SIGILL || signal == SIGTRAP) machine.fail("an address that is not aligned, an index outside of an array, or a trap");
 #if defined(__linux__)
   if (info->si_code == SI_KERNEL) machine.fail("an access that is not aligned, or far outside of memory%s", during);
 #endif
@@ -45,10 +62,10 @@ inline void on_fault(int signal, siginfo_t* info, void* context) {
   machine.fail("out-of-bounds %s at 0x%zx%s, %s", access_kind(context), static_cast<size_t>(address), during, where);
 }
 
-inline void on_time(int) {
-  if (machine.running && !machine.busy) {
-    machine.fail("the launch used more than its limit of processor time; this thread runs after line %d", machine.lane().line);
-  };
+inline void on_time(int, siginfo_t*, void* context) {
+  if (!machine.running || machine.busy) return;
+  program_counter(context, machine.faulted_at, sizeof machine.faulted_at);
+  machine.fail("the launch used more than its limit of processor time");
 }
 
 inline bool catch_faults() {
@@ -64,8 +81,8 @@ inline bool catch_faults() {
     if (sigaction(s, &action, nullptr) != 0) return false;
   }
   struct sigaction timer{};
-  timer.sa_handler = on_time;
-  timer.sa_flags = SA_ONSTACK | SA_NODEFER | SA_RESTART;
+  timer.sa_sigaction = on_time;
+  timer.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER | SA_RESTART;
   return sigaction(SIGVTALRM, &timer, nullptr) == 0;
 }
 

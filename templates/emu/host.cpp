@@ -92,7 +92,7 @@ class Host {
     limit_time(a[7]);
     bool good = machine.run(launch);
     limit_time(0);
-    if (!good) return error(out, "%s", machine.error);
+    if (!good) return error(out, "%s\n%s", machine.error, machine.faulted_at);  // gen/emulate takes the lines apart
     out.assign(reinterpret_cast<const char*>(&machine.counters), sizeof machine.counters);
     return true;
   }

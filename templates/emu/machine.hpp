@@ -79,7 +79,6 @@ struct Lane {
   Operands operands;
   std::vector<Copy> copies;  // in the order of issue
   uint32_t committed = 0;    // groups
-  int line = 0;              // of its last ptx function, for faults
 };
 
 struct Warp {
@@ -113,6 +112,7 @@ class Machine {
   Shadow shadow;
   Counters counters{};
   char error[2048];
+  char faulted_at[1024];  // the instruction that a fault came from, or empty
   std::vector<Lane> lanes;
   volatile sig_atomic_t running = 0;  // a fiber runs
   volatile sig_atomic_t busy = 0;     // it is in a part of the host that must not be left
@@ -126,7 +126,7 @@ class Machine {
   // Runs a launch. False: error says why it failed.
   bool run(const Launch& launch) {
     counters = {};
-    error[0] = 0;
+    error[0] = faulted_at[0] = 0;
     launch_ = &launch;
     if (!shared.begin() || shared.size() != launch.shared) {
       shared.release();
@@ -165,7 +165,6 @@ class Machine {
   // performed.
   bool arrive(Op op, int line) {
     Warp& w = *warp_;
-    lane().line = line;
     if (w.arrived == 0) {
       if (w.at_barrier || w.returned) {
         fail("diverged warp: this lane arrives at %s (line %d), but %d lanes of its warp %s", name(op), line,
@@ -193,7 +192,6 @@ class Machine {
 
   void sync_threads(int line) {
     Warp& w = *warp_;
-    lane().line = line;
     if (w.arrived) {
       fail("diverged warp: this lane arrives at sync_threads (line %d), but %d lanes of its warp wait at %s (line %d)", line,
            w.arrived, name(w.op), w.line);
@@ -224,11 +222,13 @@ class Machine {
     switch_context(given_up, main_);
     __builtin_unreachable();
   }
-  void check(const Conflict& c, const void* address, const char* function, int line) {
+  // Fails where there is a conflict; action is what the function does to the address.
+  void check(const Conflict& c, const char* function, int line, const char* action, const void* address) {
     if (!c.text) return;
-    size_t offset = static_cast<size_t>(static_cast<const unsigned char*>(address) - shared.begin());
-    fail("race: byte %zu of shared memory is %s; the other thread is %d, now in %s (line %d)", offset, c.text, c.other,
-         function, line);
+    char collision[128];
+    snprintf(collision, sizeof collision, c.text, c.other);
+    fail("race: %s (line %d) %s byte %zu of shared memory %s", function, line, action,
+         static_cast<size_t>(static_cast<const unsigned char*>(address) - shared.begin()), collision);
   }
   // The bytes of shared memory at a 32-bit address, checked.
   unsigned char* shared_at(uint32_t address, const char* function, int line) {
@@ -255,7 +255,6 @@ class Machine {
     for (int t = 0; t < threads; t++) {
       lanes[t].copies.clear();
       lanes[t].committed = 0;
-      lanes[t].line = 0;
       prepare(lanes[t].context, stacks_.top(t), stacks_.usable(t), start_thread);
     }
     warps_.assign(static_cast<size_t>(warps), Warp());

@@ -15,9 +15,10 @@ struct Moment {
   int warp() const { return thread / 32; }
 };
 
+// What an access collides with: a printf format for the other thread.
 struct Conflict {
   const char* text = nullptr;  // null: none
-  int other = -1;              // the other thread
+  int other = -1;
 };
 
 class Shadow {
@@ -40,16 +41,13 @@ class Shadow {
   }
   Conflict write(uint32_t cell, const Moment& now) {
     Cell& x = cells_[cell];
-    if (x.copies) return {"written while a copy into it has not been waited for", x.copier};
+    if (x.copies) return {in_flight, x.copier};
     if (x.writer >= 0 && unordered(x.writer, x.write_barriers, x.write_syncs, now)) {
-      return {"written twice with no barrier between", x.writer};
+      return {after_write, x.writer};
     }
     if (x.reader >= 0 && x.read_barriers == now.barriers) {
-      if (x.reader_warps & ~(1u << now.warp())) {
-        return {"written after another warp read it, with no barrier between", x.reader};
-      }
-      if (unordered(x.reader, x.read_barriers, x.read_syncs, now)) {
-        return {"written after another lane read it, with no barrier between", x.reader};
+      if (x.reader_warps & ~(1u << now.warp()) || unordered(x.reader, x.read_barriers, x.read_syncs, now)) {
+        return {after_read, x.reader};
       }
     }
     wrote(x, now);
@@ -57,9 +55,9 @@ class Shadow {
   }
   Conflict read(uint32_t cell, const Moment& now) {
     Cell& x = cells_[cell];
-    if (x.copies) return {"read while a copy into it has not been waited for", x.copier};
+    if (x.copies) return {in_flight, x.copier};
     if (x.writer >= 0 && unordered(x.writer, x.write_barriers, x.write_syncs, now)) {
-      return {"read after another thread wrote it, with no barrier between", x.writer};
+      return {after_write, x.writer};
     }
     if (x.read_barriers != now.barriers) x.reader_warps = 0;
     x.reader_warps |= 1u << now.warp();
@@ -70,6 +68,9 @@ class Shadow {
   }
 
  private:
+  static constexpr const char* in_flight = "while thread %d has not waited for its copy to it";
+  static constexpr const char* after_write = "after thread %d wrote it, with no barrier between";
+  static constexpr const char* after_read = "after thread %d read it, with no barrier between";
   struct Cell {
     int16_t writer = -1, reader = -1, copier = -1;
     uint16_t copies = 0;
