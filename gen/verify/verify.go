@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 
@@ -35,10 +36,11 @@ type Launcher interface {
 // Kernels are the loaded kernels of one spec.
 type Kernels struct {
 	Launcher
-	Tiles map[spec.Kind]spec.Tile // Rows and Keys of prefill, extend and decode
+	Tiles map[spec.Kind]spec.Tile // of prefill, extend and decode
 }
 
-// Provider builds and loads the kernels of a spec, at least those of s.Kinds.
+// Provider builds and loads the kernels of a spec, at least those of s.Kinds. A
+// Launcher that is an io.Closer is closed when they are done with.
 type Provider func(ctx context.Context, s spec.Spec) (Kernels, error)
 
 // Options say what is verified. The zero value of a field is its default.
@@ -56,7 +58,7 @@ type Options struct {
 
 // Run verifies s on dev. Wrong results are in the report; the error is about
 // what kept Run from judging: a build that failed, memory, the context's end.
-func Run(ctx context.Context, dev cuda.Device, s spec.Spec, provide Provider, o Options) (Report, error) {
+func Run(ctx context.Context, dev cuda.Device, s spec.Spec, provide Provider, o Options) (report Report, err error) {
 	if len(o.Kinds) == 0 {
 		o.Kinds = s.Kinds
 	}
@@ -66,7 +68,7 @@ func Run(ctx context.Context, dev cuda.Device, s spec.Spec, provide Provider, o 
 	if o.Cases == 0 {
 		o.Cases = 100
 	}
-	report := Report{Spec: s.Name, Device: dev.Info().Name, Seed: o.Seed}
+	report = Report{Spec: s.Name, Device: dev.Info().Name, Seed: o.Seed}
 	if err := o.check(s); err != nil {
 		return report, fmt.Errorf("verify %s: %w", s.Name, err)
 	}
@@ -74,7 +76,7 @@ func Run(ctx context.Context, dev cuda.Device, s spec.Spec, provide Provider, o 
 	if err != nil {
 		return report, fmt.Errorf("verify %s: %w", s.Name, err)
 	}
-	defer b.close()
+	defer func() { err = errors.Join(err, b.close()) }()
 	for _, kind := range spec.AllKinds {
 		if !slices.Contains(o.Kinds, kind) {
 			continue
@@ -121,7 +123,10 @@ type bench struct {
 }
 
 func newBench(ctx context.Context, dev cuda.Device, s spec.Spec, provide Provider, o Options) (*bench, error) {
-	b := &bench{dev: dev, spec: s, format: numeric.BF16, size: deviceSize, kernels: map[spec.Encoding]Kernels{}}
+	b := &bench{
+		dev: dev, spec: s, format: numeric.BF16, size: deviceSize,
+		kernels: map[spec.Encoding]Kernels{}, memory: newArena(dev),
+	}
 	if s.Model.DType == spec.FP16 {
 		b.format = numeric.FP16
 	}
@@ -142,20 +147,26 @@ func newBench(ctx context.Context, dev cuda.Device, s spec.Spec, provide Provide
 		}
 		k, err := provide(ctx, sibling)
 		if err != nil {
-			return nil, fmt.Errorf("encoding %s: %w", e, err)
+			return nil, errors.Join(fmt.Errorf("encoding %s: %w", e, err), b.close())
 		}
 		b.kernels[e] = k
 	}
-	b.memory = newArena(dev)
 	var err error
 	if b.rope, err = b.memory.table(s.Rope); err != nil {
-		b.close()
-		return nil, err
+		return nil, errors.Join(err, b.close())
 	}
 	return b, nil
 }
 
-func (b *bench) close() { b.memory.free() }
+func (b *bench) close() error {
+	errs := []error{b.memory.free()}
+	for _, k := range b.kernels {
+		if c, ok := k.Launcher.(io.Closer); ok {
+			errs = append(errs, c.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
 
 // trial is one case of one kind, to be run in each encoding. It returns a
 // *wrong where the kernel is to blame.

@@ -1,0 +1,81 @@
+package verify
+
+import (
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/kgen-project/kgen/gen/emulate"
+	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/kernel"
+	"github.com/kgen-project/kgen/runtime/rope"
+)
+
+// cacheDir holds what the emulator compiles; the package's tests share it.
+var cacheDir string
+
+func TestMain(m *testing.M) {
+	var err error
+	if cacheDir, err = os.MkdirTemp("", "verify"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	os.RemoveAll(cacheDir)
+	os.Exit(code)
+}
+
+// emulated is a spec that is fast on the emulator.
+func emulated(t testing.TB, change func(*spec.Spec)) spec.Spec {
+	rule := rope.Rule{Type: rope.Default, Theta: 10000, RotaryDim: 64, MaxPosition: 1 << 20}
+	variant, err := rule.Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := spec.Spec{
+		Name:  "emulated",
+		Model: spec.Model{QueryHeads: 6, KVHeads: 2, HeadDim: 64, VHeadDim: 64, DType: spec.BF16},
+		Rope:  variant,
+		Cache: spec.Cache{PageSize: 16, Layout: spec.NHD, Encoding: spec.Segment},
+		Masks: spec.Masks{Causal: true},
+		Scale: 0.125,
+		Kinds: spec.AllKinds, Targets: []spec.Target{"sm_80"},
+	}
+	if change != nil {
+		change(&s)
+	}
+	return s
+}
+
+func emulator(t testing.TB, seed uint64) *emulate.Device {
+	t.Helper()
+	d, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cacheDir, Seed: seed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// The generator's kernels on the emulator. (Go kernels, for what verify itself
+// finds and does not find, are in verify_test.go.)
+func TestGeneratedKernels(t *testing.T) {
+	dev := emulator(t, 1)
+	r, err := Run(t.Context(), dev, emulated(t, nil), Generated(dev, kernel.Options{}), Options{
+		Encodings: []spec.Encoding{spec.Segment, spec.Raw, spec.Baked}, Cases: 3, Seed: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.OK() {
+		t.Error(r)
+	}
+	for _, row := range r.Rows {
+		if slices.Contains(spec.TiledKinds, row.Kind) && row.Encoding == spec.Raw && row.SameBits != row.Cases {
+			t.Errorf("%s: the bits of %d of %d raw cases were compared with baked's", row.Kind, row.SameBits, row.Cases)
+		}
+	}
+}
