@@ -136,14 +136,12 @@ func TestOpenErrors(t *testing.T) {
 		{"wrong target", func(_ *Bundle, _ *fake, o *Options) { o.Target = "sm_90a" }, []string{
 			"machine code for sm_90a does not run on compute capability 8.0"}, nil},
 		{"unknown target", func(_ *Bundle, _ *fake, o *Options) { o.Target = "ampere" }, []string{`"ampere" is not a target`}, nil},
-		{"no compiler", func(b *Bundle, _ *fake, o *Options) { b.Kernels[0].Cubins = nil; o.Compile = nil }, []string{
-			"open kernel llama3_append of llama3 on A100: no machine code for sm_80 is embedded"}, nil},
 		{"compiler fails", func(b *Bundle, _ *fake, o *Options) {
 			b.Kernels[1].Cubins, b.Kernels[2].Cubins = nil, nil
 			o.Compile = func(context.Context, Source) ([]byte, error) { return nil, failed }
 		}, []string{
-			"open kernel llama3_prefill of llama3 on A100: compile prefill.cu for sm_80: failed",
-			"open kernel llama3_extend of llama3 on A100: compile extend.cu for sm_80: failed"}, failed},
+			"open kernel llama3_prefill of llama3 on A100: failed",
+			"open kernel llama3_extend of llama3 on A100: failed"}, failed},
 		{"image", func(_ *Bundle, d *fake, _ *Options) { d.badImage = "merge" }, []string{
 			"open kernel llama3_merge of llama3 on A100: bad image"}, nil},
 		{"entry", func(_ *Bundle, d *fake, _ *Options) { d.badEntry = "llama3_merge" }, []string{

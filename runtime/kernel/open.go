@@ -33,6 +33,9 @@ func Open(ctx context.Context, dev cuda.Device, b Bundle, o Options) (*Set, erro
 	if err != nil {
 		return nil, fmt.Errorf("open the kernels of %s on %s: %w", b.Name, dev.Info().Name, err)
 	}
+	if o.Compile == nil {
+		o.Compile = defaultCompile()
+	}
 	errs := make([]error, len(chosen))
 	var group sync.WaitGroup
 	for i, l := range chosen { // side by side: a compilation takes seconds
@@ -127,14 +130,7 @@ func (l *loaded) cubin(ctx context.Context, flags []string, o Options) ([]byte, 
 	if cubin := l.artifact.Cubins[l.target]; len(cubin) > 0 {
 		return cubin, nil
 	}
-	if o.Compile == nil {
-		return nil, fmt.Errorf("no machine code for %s is embedded and Options.Compile is not set", l.target)
-	}
-	cubin, err := o.Compile(ctx, Source{Name: l.artifact.File, Text: l.artifact.Source, Target: l.target, Flags: flags})
-	if err != nil {
-		return nil, fmt.Errorf("compile %s for %s: %w", l.artifact.File, l.target, err)
-	}
-	return cubin, nil
+	return o.Compile(ctx, Source{Name: l.artifact.File, Text: l.artifact.Source, Target: l.target, Flags: flags})
 }
 
 // Artifact returns the kernel of a kind that launches use.

@@ -1,0 +1,59 @@
+package kernel
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/kgen-project/kgen/runtime/cubincache"
+	"github.com/kgen-project/kgen/runtime/nvrtc"
+)
+
+// NVRTC returns a function for Options.Compile that takes machine code from
+// the cache in cacheDir (empty: none), else makes it with NVRTC and stores it.
+// NVRTC is looked for in toolchainDirs and then where [nvrtc.Find] says, when
+// the first kernel is asked for, and is then kept.
+func NVRTC(cacheDir string, toolchainDirs ...string) func(context.Context, Source) ([]byte, error) {
+	return cached(cubincache.Cache{Dir: cacheDir}, func() (compiler, error) {
+		path, err := nvrtc.Find("", toolchainDirs...)
+		if err != nil {
+			return nil, err
+		}
+		return nvrtc.Open(path)
+	})
+}
+
+// defaultCompile is NVRTC with kgen's folders in the user's cache directory. A
+// user without one does without the cache.
+func defaultCompile() func(context.Context, Source) ([]byte, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return NVRTC("")
+	}
+	return NVRTC(filepath.Join(dir, "kgen", "cubins"), filepath.Join(dir, "kgen", "toolchain"))
+}
+
+// compiler is what is used of an nvrtc.Library.
+type compiler interface {
+	Version() string
+	Compile(ctx context.Context, p nvrtc.Program) (nvrtc.Result, error)
+}
+
+func cached(cache cubincache.Cache, open func() (compiler, error)) func(context.Context, Source) ([]byte, error) {
+	open = sync.OnceValues(open)
+	return func(ctx context.Context, s Source) ([]byte, error) {
+		c, err := open()
+		if err != nil {
+			return nil, err
+		}
+		key := cubincache.Input{
+			Name: s.Name, Compiler: nvrtc.ID, Version: c.Version(), Flags: s.Flags, Target: s.Target, Source: s.Text,
+		}.Key()
+		entry, _, err := cache.GetOrBuild(ctx, key, func(ctx context.Context) (cubincache.Entry, error) {
+			r, err := c.Compile(ctx, nvrtc.Program{Name: s.Name, Source: s.Text, Target: s.Target, Flags: s.Flags})
+			return cubincache.Entry{Cubin: r.Cubin, Log: r.Log}, err
+		})
+		return entry.Cubin, err
+	}
+}

@@ -1,0 +1,110 @@
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kgen-project/kgen/runtime/cubincache"
+	"github.com/kgen-project/kgen/runtime/nvrtc"
+)
+
+type fakeCompiler struct {
+	version  string
+	compiled []nvrtc.Program
+	err      error
+}
+
+func (c *fakeCompiler) Version() string { return c.version }
+
+func (c *fakeCompiler) Compile(_ context.Context, p nvrtc.Program) (nvrtc.Result, error) {
+	c.compiled = append(c.compiled, p)
+	return nvrtc.Result{Cubin: []byte(p.Target + " of " + p.Name), Log: "a remark"}, c.err
+}
+
+func TestCached(t *testing.T) {
+	dir := t.TempDir()
+	c := &fakeCompiler{version: "13.0.88"}
+	opened := 0
+	process := func() func(context.Context, Source) ([]byte, error) { // as if started afresh
+		return cached(cubincache.Cache{Dir: dir}, func() (compiler, error) { opened++; return c, nil })
+	}
+	source := Source{Name: "decode.cu", Text: []byte("text"), Target: "sm_90a", Flags: []string{"-f"}}
+	want := nvrtc.Program{Name: "decode.cu", Source: []byte("text"), Target: "sm_90a", Flags: []string{"-f"}}
+
+	compile := process()
+	if opened != 0 {
+		t.Error("NVRTC is opened before it is wanted")
+	}
+	failed := errors.New("failed")
+	c.err = failed
+	if _, err := compile(t.Context(), source); !errors.Is(err, failed) {
+		t.Errorf("error %v", err)
+	}
+	c.err = nil
+	for range 2 {
+		for _, f := range []func(context.Context, Source) ([]byte, error){compile, process()} {
+			got, err := f(t.Context(), source)
+			if err != nil || string(got) != "sm_90a of decode.cu" {
+				t.Errorf("got %q, %v", got, err)
+			}
+		}
+	}
+	if diff := cmp.Diff([]nvrtc.Program{want, want}, c.compiled); diff != "" { // the one that failed and one
+		t.Error(diff)
+	}
+	if opened != 3 {
+		t.Errorf("opened %d times by 3 processes", opened)
+	}
+
+	changes := []func(){
+		func() { source.Name = "other.cu" },
+		func() { source.Text = []byte("other") },
+		func() { source.Target = "sm_90" },
+		func() { source.Flags = nil },
+		func() { c.version = "13.0.89" },
+	}
+	for i, change := range changes {
+		change()
+		before := len(c.compiled)
+		if _, err := compile(t.Context(), source); err != nil || len(c.compiled) != before+1 {
+			t.Errorf("change %d: not compiled again, %v", i, err)
+		}
+	}
+}
+
+func TestCachedWithoutNVRTC(t *testing.T) {
+	compile := cached(cubincache.Cache{}, func() (compiler, error) { return nil, nvrtc.ErrNotFound })
+	b := testBundle()
+	b.Kernels[0].Cubins = nil
+	_, err := Open(t.Context(), a100(), b, Options{Compile: compile})
+	if !errors.Is(err, nvrtc.ErrNotFound) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestNVRTC(t *testing.T) {
+	var toolchain string
+	if dir, err := os.UserCacheDir(); err == nil {
+		toolchain = filepath.Join(dir, "kgen", "toolchain")
+	}
+	dir := t.TempDir()
+	source := Source{Name: "nothing.cu", Text: []byte("extern \"C\" __global__ void nothing() {}"), Target: "sm_90a"}
+	for range 2 {
+		cubin, err := NVRTC(dir, toolchain)(t.Context(), source)
+		if errors.Is(err, nvrtc.ErrNotFound) {
+			t.Skip(err)
+		}
+		if err != nil || !bytes.HasPrefix(cubin, []byte("\x7fELF")) {
+			t.Errorf("%d bytes, %v", len(cubin), err)
+		}
+	}
+	if entries, err := filepath.Glob(filepath.Join(dir, "*.cubin")); err != nil || len(entries) != 1 {
+		t.Errorf("the cache has %v, %v", entries, err)
+	}
+}
