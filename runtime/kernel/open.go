@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -56,13 +57,16 @@ func Open(ctx context.Context, dev cuda.Device, b Bundle, o Options) (*Set, erro
 	return s, nil
 }
 
-// choose takes the first artifact of each kind that fits the device.
+// choose takes one artifact of each kind: the first that was planned for a
+// target that runs on the device, or else the first that can be compiled for it.
 func choose(b Bundle, device cuda.Info, target string) ([]*loaded, error) {
 	var chosen []*loaded
 	var refused []error
-	done := map[abi.Kind]bool{}
+	place := map[abi.Kind]int{} // in chosen
+	planned := map[abi.Kind]bool{}
 	for _, a := range b.Kernels {
-		if done[a.Kind] {
+		at, have := place[a.Kind]
+		if planned[a.Kind] {
 			continue
 		}
 		t, err := fit(a, device, target)
@@ -70,11 +74,18 @@ func choose(b Bundle, device cuda.Info, target string) ([]*loaded, error) {
 			refused = append(refused, fmt.Errorf("%s: %w", a.Entry, err))
 			continue
 		}
-		done[a.Kind] = true
-		chosen = append(chosen, &loaded{artifact: a, target: t})
+		l := &loaded{artifact: a, target: t}
+		planned[a.Kind] = device.EmulatesSource || slices.Contains(a.Targets, t)
+		switch {
+		case !have:
+			place[a.Kind] = len(chosen)
+			chosen = append(chosen, l)
+		case planned[a.Kind]:
+			chosen[at] = l
+		}
 	}
 	for _, a := range b.Kernels {
-		if !done[a.Kind] {
+		if _, have := place[a.Kind]; !have {
 			return nil, fmt.Errorf("no %s kernel fits: %w", a.Kind, errors.Join(refused...))
 		}
 	}

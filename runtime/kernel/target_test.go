@@ -45,3 +45,28 @@ func TestChooseTarget(t *testing.T) {
 		}
 	}
 }
+
+func TestChoosePrefersThePlanOfTheDevice(t *testing.T) {
+	small := Artifact{Kind: "prefill", Family: "sm80", Targets: []string{"sm_80"}, Stages: 1, Warps: 4}
+	large := Artifact{Kind: "prefill", Family: "sm80", Targets: []string{"sm_90a"}, Stages: 2, Warps: 4}
+	for _, order := range [][]Artifact{{small, large}, {large, small}} {
+		for _, test := range []struct {
+			major, minor int
+			stages       int
+			target       string
+		}{
+			{8, 0, 1, "sm_80"},
+			{9, 0, 2, "sm_90a"},
+			{12, 0, order[0].Stages, "sm_120"}, // neither was planned for it
+		} {
+			chosen, err := choose(Bundle{Kernels: order}, cuda.Info{Major: test.major, Minor: test.minor}, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(chosen) != 1 || chosen[0].artifact.Stages != test.stages || chosen[0].target != test.target {
+				t.Errorf("capability %d.%d: got %d kernels, the first of %d stages for %s; want %d stages for %s",
+					test.major, test.minor, len(chosen), chosen[0].artifact.Stages, chosen[0].target, test.stages, test.target)
+			}
+		}
+	}
+}
