@@ -3,6 +3,7 @@
 package nvrtc
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,8 @@ type Program struct {
 // Result is what a successful compile gives.
 type Result struct {
 	Cubin []byte
-	Log   string // warnings and remarks; empty for most programs
+	PTX   []byte // text
+	Log   string // warnings, remarks and what the flags ask for; empty for most programs
 }
 
 // CompileError is a program that the compiler did not accept.
@@ -123,11 +125,11 @@ func (l *Library) findVersion() (string, error) {
 	if code := l.getVersion(&major, &minor); code != 0 {
 		return "", l.failed("nvrtcVersion", code)
 	}
-	ptx, _, err := l.compile(Program{Name: "version.cu"}, l.ptxSize, l.ptx)
+	empty, err := l.compile(Program{Name: "version.cu"})
 	if err != nil {
 		return "", fmt.Errorf("nvrtc: %s does not compile an empty program: %w", l.path, err)
 	}
-	m := ptxVersion.FindSubmatch(ptx)
+	m := ptxVersion.FindSubmatch(empty.PTX)
 	if m == nil || !strings.HasPrefix(string(m[1]), fmt.Sprintf("%d.%d.", major, minor)) {
 		return "", fmt.Errorf("nvrtc: %s gives no version that kgen can read", l.path)
 	}
@@ -153,41 +155,49 @@ func (l *Library) Compile(ctx context.Context, p Program) (Result, error) {
 	}
 	done := make(chan outcome, 1)
 	go func() {
-		cubin, log, err := l.compile(p, l.cubinSize, l.cubin)
-		done <- outcome{Result{Cubin: cubin, Log: log}, err}
+		result, err := l.compile(p)
+		done <- outcome{result, err}
 	}()
 	select {
 	case o := <-done:
-		if o.err != nil {
-			return Result{}, o.err
-		}
-		return o.result, nil
+		return o.result, o.err
 	case <-ctx.Done():
 		return Result{}, ctx.Err()
 	}
 }
 
-// compile runs one compile in this thread and reads its output with size and
-// get.
-func (l *Library) compile(p Program, size func(uintptr, *uintptr) int32, get func(uintptr, *byte) int32) (output []byte, log string, err error) {
+// compile runs one compile in this thread.
+func (l *Library) compile(p Program) (r Result, err error) {
 	source := append(append(make([]byte, 0, len(p.Source)+1), p.Source...), 0)
+	if end := bytes.IndexByte(source, 0); end < len(p.Source) {
+		return Result{}, fmt.Errorf("nvrtc: %s: byte %d of the source is zero", p.Name, end)
+	}
 	var prog uintptr
 	if code := l.createProgram(&prog, &source[0], p.Name, 0, 0, 0); code != 0 {
-		return nil, "", l.failed("nvrtcCreateProgram", code)
+		return Result{}, l.failed("nvrtcCreateProgram", code)
 	}
 	defer l.destroyProgram(&prog)
 	status := l.compileWith(prog, p.Flags)
-	text, err := l.read("nvrtcGetProgramLog", prog, l.logSize, l.log)
+	log, err := l.read("nvrtcGetProgramLog", prog, l.logSize, l.log)
 	if err != nil {
-		return nil, "", err
+		return Result{}, err
 	}
-	log = strings.TrimRight(string(text), "\x00")
+	r.Log = cString(log)
 	if status != 0 {
-		return nil, "", &CompileError{Name: p.Name, Target: p.Target, Reason: l.errorString(status), Log: log}
+		return Result{}, &CompileError{Name: p.Name, Target: p.Target, Reason: l.errorString(status), Log: r.Log}
 	}
-	output, err = l.read("output", prog, size, get)
-	return output, log, err
+	ptx, err := l.read("nvrtcGetPTX", prog, l.ptxSize, l.ptx)
+	if err != nil {
+		return Result{}, err
+	}
+	r.PTX = []byte(cString(ptx))
+	if r.Cubin, err = l.read("nvrtcGetCUBIN", prog, l.cubinSize, l.cubin); err != nil {
+		return Result{}, err
+	}
+	return r, nil
 }
+
+func cString(b []byte) string { return strings.TrimRight(string(b), "\x00") }
 
 func (l *Library) compileWith(prog uintptr, flags []string) int32 {
 	if len(flags) == 0 {

@@ -52,6 +52,9 @@ func TestCompile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if !bytes.Contains(r.PTX, []byte(".entry scale")) {
+			t.Errorf("%s: the PTX has no kernel scale:\n%s", target, r.PTX)
+		}
 		if f.Section(".text.scale") == nil {
 			t.Errorf("%s: the cubin has no kernel scale", target)
 		}
@@ -76,6 +79,7 @@ func TestCompileError(t *testing.T) {
 			[]string{"bad.cu for sm_80", "NVRTC_ERROR_COMPILATION", "bad.cu(2): error", `"one"`, "bad.cu(3): error", `"two"`}},
 		{"target", "", "sm_7", nil, []string{"bad.cu for sm_7", "sm_7"}},
 		{"flag", "", "sm_80", []string{"--no-such-flag"}, []string{"--no-such-flag"}},
+		{"zero byte", "int a;\x00", "sm_80", nil, []string{"bad.cu", "byte 6"}},
 		{"no target", "", "", nil, []string{"no target"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -1,0 +1,116 @@
+// Package build compiles generated sources to cubins: in parallel, each only
+// once, and with an account of what every kernel uses.
+package build
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cubincache"
+)
+
+// Flags is what both compilers are given besides the target. Fast-math is not
+// among it; the last has the compiler tell of spills.
+func Flags() []string { return []string{"--std=c++17", "--ptxas-options=-v"} }
+
+// Source is one kernel to compile for one target.
+type Source struct {
+	Name   string // file name, such as decode_sm80_w4.cu
+	Entry  string // C name of the kernel
+	Text   []byte // CUDA C++ that includes nothing
+	Target spec.Target
+}
+
+// Cubin is a compiled Source.
+type Cubin struct {
+	Source    Source
+	Cubin     []byte
+	Figures   abi.ManifestTarget // its hash and what it uses
+	Warnings  string             // the compiler's, if any
+	FromCache bool
+	Elapsed   time.Duration // of the compile; 0 from the cache
+}
+
+// Options change how [Build] works, not what it gives.
+type Options struct {
+	Jobs       int                                // compiles at a time; 0: one a CPU
+	OnProgress func(done, total int, name string) // called after each source, one call at a time; may be nil
+}
+
+// Build compiles the sources, or takes their cubins from the cache, and
+// returns them in the order of the sources. It tries all of them: the error has the
+// compiler's whole message of every one that fails.
+func Build(ctx context.Context, c Compiler, cache cubincache.Cache, sources []Source, o Options) ([]Cubin, error) {
+	jobs := o.Jobs
+	if jobs <= 0 {
+		jobs = runtime.NumCPU()
+	}
+	var (
+		cubins   = make([]Cubin, len(sources))
+		failures = make([]error, len(sources))
+		next     = make(chan int)
+		wait     sync.WaitGroup
+		progress sync.Mutex
+		done     int
+	)
+	for range min(jobs, len(sources)) {
+		wait.Go(func() {
+			for i := range next {
+				cubins[i], failures[i] = buildOne(ctx, c, cache, sources[i])
+				progress.Lock()
+				done++
+				if o.OnProgress != nil {
+					o.OnProgress(done, len(sources), sources[i].Name)
+				}
+				progress.Unlock()
+			}
+		})
+	}
+	for i := range sources {
+		next <- i
+	}
+	close(next)
+	wait.Wait()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(failures...); err != nil {
+		return nil, err
+	}
+	return cubins, nil
+}
+
+func buildOne(ctx context.Context, c Compiler, cache cubincache.Cache, s Source) (Cubin, error) {
+	key := cubincache.Input{
+		Name:     s.Name,
+		Compiler: c.ID(),
+		Version:  c.Version(),
+		Flags:    Flags(),
+		Target:   string(s.Target),
+		Source:   s.Text,
+	}.Key()
+	var elapsed time.Duration
+	entry, hit, err := cache.GetOrBuild(ctx, key, func(ctx context.Context) (cubincache.Entry, error) {
+		start := time.Now()
+		defer func() { elapsed = time.Since(start) }()
+		return c.Compile(ctx, s)
+	})
+	if err != nil {
+		return Cubin{}, err
+	}
+	figures, err := inspect(entry, s.Entry)
+	if err != nil {
+		return Cubin{}, fmt.Errorf("build: the cubin of %s for %s: %w", s.Name, s.Target, err)
+	}
+	sum := sha256.Sum256(entry.Cubin)
+	figures.Target, figures.CubinSHA256 = string(s.Target), hex.EncodeToString(sum[:])
+	return Cubin{Source: s, Cubin: entry.Cubin, Figures: figures, Warnings: warnings(entry.Log), FromCache: hit, Elapsed: elapsed}, nil
+}
