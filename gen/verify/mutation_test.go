@@ -1,0 +1,165 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kernel"
+)
+
+// A mutation is one mistake in the text of a generated kernel.
+type mutation struct {
+	name     string
+	kind     spec.Kind
+	encoding spec.Encoding
+	old, new string // each occurrence of old becomes new; there must be one
+	masks    bool   // for the spec with a window, sink tokens, a sink logit and a soft cap
+}
+
+const (
+	remove = ""
+
+	waitForKeys   = "ptx::cp_async_wait<pending>();  // this tile's keys"
+	waitForValues = "ptx::cp_async_wait<pending>();  // this tile's values"
+	keysThere     = "ptx::sync_threads();  // all threads' keys are there; all warps have left the previous tile"
+	valuesThere   = "ptx::sync_threads();            // all threads' values are there; all warps have left these keys"
+	decodeThere   = "ptx::sync_warp();\n\n    Accumulator<m_tiles, keys> scores;"
+)
+
+var mutations = []mutation{
+	// Order of asynchronous copies and barriers.
+	{"no wait for the keys' copies", spec.Extend, spec.Segment, waitForKeys, remove, false},
+	{"no wait for the values' copies", spec.Extend, spec.Segment, waitForValues, remove, false},
+	{"no barrier before the keys are read", spec.Extend, spec.Segment, keysThere, remove, false},
+	{"no barrier before the values are read", spec.Extend, spec.Segment, valuesThere, remove, false},
+	{"one group too many under way", spec.Prefill, spec.Raw, "pending = 2 * (stages - 1)", "pending = 2 * (stages - 1) + 1", false},
+	{"decode: one group too many under way", spec.Decode, spec.Segment, "ptx::cp_async_wait<stages - 1>()", "ptx::cp_async_wait<stages>()", false},
+	{"decode: no barrier before the keys are read", spec.Decode, spec.Segment, decodeThere, "Accumulator<m_tiles, keys> scores;", false},
+	{"decode: results over tiles in use", spec.Decode, spec.Segment, "ptx::sync_threads();  // the results take the place of the tiles", remove, false},
+
+	// Fragments and addresses.
+	{"key fragments swapped", spec.Extend, spec.Segment,
+		"ptx::mma_m16n8k16<Element>(scores.block[m][2 * n], a[m], b[0], b[1]);",
+		"ptx::mma_m16n8k16<Element>(scores.block[m][2 * n], a[m], b[1], b[0]);", false},
+	{"weights swapped", spec.Prefill, spec.Segment,
+		"a[m][1] = ptx::pack<Element>(left[2], left[3]);", "a[m][1] = ptx::pack<Element>(left[3], left[2]);", false},
+	{"values not transposed", spec.Decode, spec.Segment, "ptx::ldmatrix_x4_trans(b, step_chunks", "ptx::ldmatrix_x4(b, step_chunks", false},
+	{"page stride", spec.Extend, spec.Segment,
+		"static_cast<long long>(page) * Config::page_size + place", "static_cast<long long>(page) * (Config::page_size - 1) + place", false},
+	{"place in the page", spec.Append, spec.Segment, "place = slot % Config::page_size", "place = slot % (Config::page_size / 2)", false},
+	{"no zeros behind a ragged tail", spec.Extend, spec.Segment,
+		"const bool valid = index < end;", "const bool valid = index < (end + 15) / 16 * 16;", false},
+	{"a copy's begin", spec.Materialise, spec.Segment, "from = copy.src_begin + token, to = copy.dst_begin + token;\n    const int a", "from = token, to = copy.dst_begin + token;\n    const int a", false},
+
+	// Masks.
+	{"causal, one key too few", spec.Prefill, spec.Segment, "index + tile.causal + 1;", "index + tile.causal;", false},
+	{"causal, one key too many", spec.Extend, spec.Raw, "index + tile.causal + 1;", "index + tile.causal + 2;", false},
+	{"last tile not masked", spec.Decode, spec.Segment, "return last >= tile.end || ", "return ", false},
+	{"diagonal tile not masked", spec.Prefill, spec.Segment, " || last > first_index + tile.causal", remove, false},
+	{"window, one key too many", spec.Extend, spec.Segment, "- Config::window + 1;", "- Config::window;", true},
+	{"sink tokens at local positions", spec.Extend, spec.Segment, "keys.sinks = Config::sink_tokens - tile.offset;", "keys.sinks = Config::sink_tokens;", true},
+	{"sink logit of another base", spec.Decode, spec.Segment, "[r.head] * log2_e", "[r.head]", true},
+	{"soft cap of half the height", spec.Extend, spec.Segment, "Config::soft_cap - 2.f * Config::soft_cap / (e + 1.f)", "Config::soft_cap - 1.f * Config::soft_cap / (e + 1.f)", true},
+
+	// Rotation.
+	{"sign of the sine", spec.Append, spec.Segment, "u.x * c0 - v.x * s0", "u.x * c0 + v.x * s0", false},
+	{"backward angles turn forward", spec.Extend, spec.Segment, "position < 0 ? -1.f : 1.f", "1.f", false},
+	{"high level of the table", spec.Decode, spec.Baked, "magnitude >> Config::rope_low_bits", "magnitude >> (Config::rope_low_bits + 1)", false},
+	{"rotated for the first run only", spec.Extend, spec.Segment, "return rotated_run != run;", "return rotated_run < 0;", false},
+	{"a tile's keys all at its first position", spec.Decode, spec.Raw, "rope, position + row, unit", "rope, position, unit", false},
+	{"materialise by the offset alone", spec.Materialise, spec.Raw, "return copy.offset + index;", "return copy.offset;", false},
+
+	// Softmax, rows, results.
+	{"output not rescaled", spec.Extend, spec.Segment,
+		"output.block[m][n][2 * h] *= rescale, output.block[m][n][2 * h + 1] *= rescale;", ";", false},
+	{"sum not rescaled", spec.Prefill, spec.Segment, "ptx::multiply_add(sum[m][h], rescale, added)", "sum[m][h] + added", false},
+	{"half of a row's lanes summed", spec.Decode, spec.Segment, "sum[m][h] += ptx::shuffle_xor(sum[m][h], 2);", remove, false},
+	{"heads of a group in another order", spec.Extend, spec.Segment,
+		"kv_head * Config::group + row % Config::group", "row % Config::group * params.kv_heads + kv_head", false},
+	{"position of the tile's first token", spec.Extend, spec.Segment, "rows.positions[token] - base", "rows.positions[0] - base", false},
+	{"slots of another stride", spec.Decode, spec.Segment, "static_cast<long long>(token) * item.slot_stride", "static_cast<long long>(token)", false},
+	{"splits all of one weight", spec.Merge, spec.Segment, "ptx::exp2_approx(lse - maximum)", "1.f", false},
+	{"log-sum-exp in base 2", spec.Merge, spec.Segment, "log_sum_exp2(maximum, sum, 1.f) * ln_2", "log_sum_exp2(maximum, sum, 1.f)", false},
+}
+
+// Each mistake in a kernel's source is found on the emulator, by cases that the
+// source passes as it is.
+func TestMutationsAreFound(t *testing.T) {
+	type group struct {
+		kind     spec.Kind
+		encoding spec.Encoding
+		masks    bool
+	}
+	groups := map[group][]mutation{}
+	for _, m := range mutations {
+		g := group{m.kind, m.encoding, m.masks}
+		groups[g] = append(groups[g], m)
+	}
+	for g, mutations := range groups {
+		t.Run(fmt.Sprintf("%s %s, masks %v", g.kind, g.encoding, g.masks), func(t *testing.T) {
+			t.Parallel()
+			s := emulated(t, func(s *spec.Spec) {
+				s.Kinds = []spec.Kind{g.kind}
+				if slices.Contains(spec.TiledKinds, g.kind) {
+					s.Kinds = append(s.Kinds, spec.Merge)
+				}
+				if g.masks {
+					s.Masks = spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true, SoftCap: 3}
+				}
+			})
+			o := Options{Kinds: []spec.Kind{g.kind}, Encodings: []spec.Encoding{g.encoding}, Cases: 8, Seed: 4}
+			dev := emulator(t, 1)
+			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.OK() {
+				t.Fatalf("as it is: %s", r)
+			}
+			for _, m := range mutations {
+				t.Run(m.name, func(t *testing.T) { m.mustBeFound(t, dev, s, o) })
+			}
+		})
+	}
+}
+
+// mustBeFound runs case after case until one fails.
+func (m mutation) mustBeFound(t *testing.T, dev cuda.Device, s spec.Spec, o Options) {
+	for o.Case = 1; o.Case <= o.Cases; o.Case++ {
+		r, err := Run(t.Context(), dev, s, mutated(dev, m), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !r.OK() {
+			t.Log(r.Failures[0].Message)
+			return
+		}
+	}
+	t.Errorf("not found in %d cases", o.Cases)
+}
+
+// mutated is Generated, with a mistake in the kernel of one kind and encoding.
+func mutated(dev cuda.Device, m mutation) Provider {
+	return func(ctx context.Context, s spec.Spec) (Kernels, error) {
+		b, err := bundle(s)
+		if err != nil {
+			return Kernels{}, err
+		}
+		for i, a := range b.Kernels {
+			if a.Kind != abi.Kind(m.kind) || s.Cache.Encoding != m.encoding {
+				continue
+			}
+			if n := bytes.Count(a.Source, []byte(m.old)); n != 1 {
+				return Kernels{}, fmt.Errorf("mutation %q: %d occurrences of %q in %s, want 1", m.name, n, m.old, a.File)
+			}
+			b.Kernels[i].Source = bytes.Replace(a.Source, []byte(m.old), []byte(m.new), 1)
+		}
+		return open(ctx, dev, b, kernel.Options{})
+	}
+}
