@@ -166,5 +166,5 @@ func Disassemble(ctx context.Context, nvdisasm string, cubin []byte) (string, er
 	if err != nil {
 		return "", fmt.Errorf("toolchain: write the cubin for nvdisasm: %w", err)
 	}
-	return subprocess.Run(ctx, subprocess.Command{Path: nvdisasm, Args: []string{file.Name()}})
+	return subprocess.Run(ctx, subprocess.Command{Path: nvdisasm, Args: []string{"--print-code", file.Name()}})
 }

@@ -18,9 +18,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/kgen-project/kgen/runtime/filelock"
 )
 
 // Input is everything that decides a cubin's bytes.
@@ -218,53 +217,14 @@ func remove(path string) error {
 	return nil
 }
 
-// lockPoll is how often a waiter looks whether the lock is free: flock itself
-// can't be interrupted by a context.
-const lockPoll = 10 * time.Millisecond
-
-// lock takes the key's lock, which the system frees if this process dies. The
-// lock is per open file, so it also excludes the other goroutines here.
+// lock takes the key's lock.
 func (c Cache) lock(ctx context.Context, key Key) (unlock func(), err error) {
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("cubincache: the cache can't be written: %w", err)
 	}
-	path := c.path(key, ".lock")
-	for {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-		if err != nil {
-			return nil, fmt.Errorf("cubincache: the cache can't be written: %w", err)
-		}
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil && isStill(f, path) {
-			return func() {
-				os.Remove(path) // if it stays, the next holder locks the same file
-				f.Close()
-			}, nil
-		}
-		f.Close()
-		switch {
-		case err == nil, errors.Is(err, unix.EINTR):
-			continue
-		case !errors.Is(err, unix.EWOULDBLOCK):
-			return nil, fmt.Errorf("cubincache: lock %s: %w", path, err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(lockPoll):
-		}
+	unlock, err = filelock.Lock(ctx, c.path(key, ".lock"))
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("cubincache: the cache can't be written: %w", err)
 	}
-}
-
-// isStill reports whether path names the open file: its last holder removes it,
-// and a lock on a removed file excludes nobody.
-func isStill(f *os.File, path string) bool {
-	open, err := f.Stat()
-	if err != nil {
-		return false
-	}
-	named, err := os.Stat(path)
-	return err == nil && os.SameFile(open, named)
+	return unlock, err
 }

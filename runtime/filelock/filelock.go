@@ -1,0 +1,60 @@
+// Package filelock lets one goroutine of all processes at a time do something.
+package filelock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// poll is how often a waiter looks whether the lock is free: flock itself
+// can't be interrupted by a context.
+const poll = 10 * time.Millisecond
+
+// Lock takes the lock that the file at path stands for, and makes the file,
+// whose folder must exist. If this process dies the system frees the lock.
+// unlock removes the file.
+func Lock(ctx context.Context, path string) (unlock func(), err error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+		if err != nil {
+			return nil, fmt.Errorf("lock: %w", err)
+		}
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil && isStill(f, path) {
+			return func() {
+				os.Remove(path) // if it stays, the next holder locks the same file
+				f.Close()
+			}, nil
+		}
+		f.Close()
+		switch {
+		case err == nil, errors.Is(err, unix.EINTR):
+			continue
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(poll):
+		}
+	}
+}
+
+// isStill reports whether path names the open file: its last holder removes it,
+// and a lock on a removed file excludes nobody.
+func isStill(f *os.File, path string) bool {
+	open, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	named, err := os.Stat(path)
+	return err == nil && os.SameFile(open, named)
+}
