@@ -16,10 +16,9 @@ import (
 // hostDevice is a cuda.Device in host memory. It loads no code: the kernels of
 // a test are Go functions over its memory.
 type hostDevice struct {
-	mu          sync.Mutex
+	mu          sync.RWMutex
 	allocations []allocation // by address
 	next        abi.DevicePtr
-	emulates    bool // small cases
 }
 
 type allocation struct {
@@ -28,7 +27,7 @@ type allocation struct {
 }
 
 func (d *hostDevice) Info() cuda.Info {
-	return cuda.Info{Name: "host memory", EmulatesSource: d.emulates}
+	return cuda.Info{Name: "host memory"}
 }
 
 func (d *hostDevice) Alloc(bytes int64) (abi.DevicePtr, error) {
@@ -55,6 +54,8 @@ func (d *hostDevice) Free(p abi.DevicePtr) error {
 
 // bytes is the memory from p on, n bytes. It panics outside an allocation.
 func (d *hostDevice) bytes(p abi.DevicePtr, n int) []byte {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
 	i := sort.Search(len(d.allocations), func(i int) bool { return d.allocations[i].base > p }) - 1
 	if i < 0 || p+abi.DevicePtr(n) > d.allocations[i].base+abi.DevicePtr(len(d.allocations[i].data)) {
 		panic(fmt.Sprintf("access to %d bytes at %#x", n, p))

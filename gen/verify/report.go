@@ -118,17 +118,17 @@ type tally struct {
 
 const maxFailures = 5 // of one row, in the report
 
-func (t *tally) add(n int, m, baked measure, err error) {
+func (t *tally) add(n int, o outcome) {
 	t.cases++
-	if err != nil {
+	if o.err != nil {
 		t.failed++
 		if len(t.failures) < maxFailures {
-			t.failures = append(t.failures, Failure{Case: n, Message: err.Error()})
+			t.failures = append(t.failures, Failure{Case: n, Message: o.err.Error()})
 		}
 	}
-	t.measured.pool(m)
-	t.baked.pool(baked)
-	if m.sameBits {
+	t.measured.pool(o.measure)
+	t.baked.pool(o.baked)
+	if o.measure.sameBits {
 		t.sameBits++
 	}
 }

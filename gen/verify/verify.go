@@ -15,7 +15,9 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"slices"
+	"sync"
 
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
@@ -52,7 +54,7 @@ type Options struct {
 	Case      int // only this case, counted from 1; 0: all
 	Work      int // multiply-adds of one case's scores, about; default by the device. Part of what a seed means
 
-	// Progress, where set, is called after each case of a kind.
+	// Progress, where set, is called after each case of a kind, one call at a time.
 	Progress func(kind spec.Kind, done, total int)
 }
 
@@ -68,7 +70,7 @@ func Run(ctx context.Context, dev cuda.Device, s spec.Spec, provide Provider, o 
 	if o.Cases == 0 {
 		o.Cases = 100
 	}
-	report = Report{Spec: s.Name, Device: dev.Info().Name, Seed: o.Seed}
+	report = Report{Rows: []Row{}, Failures: []Failure{}, Spec: s.Name, Device: dev.Info().Name, Seed: o.Seed}
 	if err := o.check(s); err != nil {
 		return report, fmt.Errorf("verify %s: %w", s.Name, err)
 	}
@@ -172,51 +174,98 @@ func (b *bench) close() error {
 // *wrong where the kernel is to blame.
 type trial func(ctx context.Context, e spec.Encoding) (measure, error)
 
-// kind runs all cases of one kind.
+// outcome is one case in one encoding, beside baked on the same data.
+type outcome struct {
+	measure, baked measure
+	err            error // the kernel's mistake
+}
+
+// kind runs all cases of one kind, several at a time: most of a case's time is
+// the oracle's. An emulator gets one at a time, so that its launches come in order.
 func (b *bench) kind(ctx context.Context, kind spec.Kind, o Options) ([]Row, []Failure, error) {
-	tallies := make([]tally, len(o.Encodings))
 	first, last := 1, o.Cases
 	if o.Case != 0 {
 		first, last = o.Case, o.Case
 	}
-	for n := first; n <= last; n++ {
-		try := b.trial(kind, o.Seed, n)
-		baked, bakedErr := try(ctx, spec.Baked)
-		for i, e := range o.Encodings {
-			m, err := baked, bakedErr
-			if e != spec.Baked {
-				m, err = try(ctx, e)
-			}
-			if err := ctx.Err(); err != nil {
-				return nil, nil, err
-			}
-			if err := errors.Join(fatal(bakedErr), fatal(err)); err != nil {
-				return nil, nil, fmt.Errorf("%s, seed %d, case %d: %w", e, o.Seed, n, err)
-			}
-			if err == nil && bakedErr != nil {
-				err = wrongf("the baked kernel, which it is held to: %w", bakedErr)
-			}
-			twin := baked
-			if kind == spec.Materialise {
-				twin = m // baked is only copied, which sets no measure
-			}
-			if err == nil {
-				err = m.check(twin)
-			}
-			tallies[i].add(n, m, twin, err)
-		}
-		if o.Progress != nil {
-			o.Progress(kind, n-first+1, last-first+1)
-		}
+	workers := runtime.GOMAXPROCS(0)
+	if b.dev.Info().EmulatesSource {
+		workers = 1
 	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	outcomes := make([][]outcome, last-first+1)
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	next, done := 0, 0
+	for range min(workers, len(outcomes)) {
+		group.Go(func() {
+			for {
+				mu.Lock()
+				i := next
+				next++
+				mu.Unlock()
+				if i >= len(outcomes) || ctx.Err() != nil {
+					return
+				}
+				var err error
+				if outcomes[i], err = b.encodings(ctx, kind, o, first+i); err != nil {
+					stop(err)
+					return
+				}
+				mu.Lock()
+				done++
+				if o.Progress != nil {
+					o.Progress(kind, done, len(outcomes))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	if ctx.Err() != nil {
+		return nil, nil, context.Cause(ctx)
+	}
+
 	var rows []Row
 	var failures []Failure
 	for i, e := range o.Encodings {
-		row, fs := tallies[i].row(kind, e, o.Seed)
+		var t tally
+		for n, outcome := range outcomes {
+			t.add(first+n, outcome[i])
+		}
+		row, fs := t.row(kind, e, o.Seed)
 		rows = append(rows, row)
 		failures = append(failures, fs...)
 	}
 	return rows, failures, nil
+}
+
+// encodings runs case n in each encoding.
+func (b *bench) encodings(ctx context.Context, kind spec.Kind, o Options, n int) ([]outcome, error) {
+	try := b.trial(kind, o.Seed, n)
+	baked, bakedErr := try(ctx, spec.Baked)
+	var outcomes []outcome
+	for _, e := range o.Encodings {
+		m, err := baked, bakedErr
+		if e != spec.Baked {
+			m, err = try(ctx, e)
+		}
+		if err := errors.Join(ctx.Err(), fatal(bakedErr), fatal(err)); err != nil {
+			return nil, fmt.Errorf("%s, seed %d, case %d: %w", e, o.Seed, n, err)
+		}
+		if err == nil && bakedErr != nil {
+			err = wrongf("the baked kernel, which it is held to: %w", bakedErr)
+		}
+		twin := baked
+		if kind == spec.Materialise {
+			twin = m // baked is only copied, which sets no measure
+		}
+		if err == nil {
+			err = m.check(twin)
+		}
+		outcomes = append(outcomes, outcome{m, twin, err})
+	}
+	return outcomes, nil
 }
 
 // trial makes case n. Its randomness depends on the seed, the kind and n

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kgen-project/kgen/gen/spec"
@@ -40,7 +41,7 @@ func small(change func(*spec.Spec)) spec.Spec {
 // run verifies the Go kernels with a fault.
 func run(t *testing.T, s spec.Spec, f fault, o verify.Options) verify.Report {
 	t.Helper()
-	dev := &hostDevice{emulates: true}
+	dev := &hostDevice{}
 	report, err := verify.Run(t.Context(), dev, s, provider(dev, f), o)
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +52,7 @@ func run(t *testing.T, s spec.Spec, f fault, o verify.Options) verify.Report {
 // provider gives the Go kernels with a fault.
 func provider(dev *hostDevice, f fault) verify.Provider {
 	return func(_ context.Context, s spec.Spec) (verify.Kernels, error) {
-		g := goKernels{dev: dev, spec: s, format: numeric.BF16, keys: 16, fault: f, calls: new(int)}
+		g := goKernels{dev: dev, spec: s, format: numeric.BF16, keys: 16, fault: f, calls: new(atomic.Int64)}
 		if s.Model.DType == spec.FP16 {
 			g.format = numeric.FP16
 		}
@@ -157,7 +158,7 @@ func TestFaultsAreFound(t *testing.T) {
 // A segment kernel that is only less exact than baked passes case by case, and
 // fails by the pooled ratio.
 func TestCoarseKernelFailsAgainstBaked(t *testing.T) {
-	dev := &hostDevice{emulates: true}
+	dev := &hostDevice{}
 	mixed := func(ctx context.Context, s spec.Spec) (verify.Kernels, error) {
 		if s.Cache.Encoding == spec.Baked {
 			return provider(dev, "")(ctx, s)
