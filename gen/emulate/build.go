@@ -170,7 +170,7 @@ func (b build) knownChecks(ctx context.Context) []string {
 	for _, choices := range checks {
 		for _, choice := range choices {
 			flags := strings.Fields(choice)
-			arguments := append(slices.Clone(flags), "-Werror", "-fsyntax-only", "-x", "c++", os.DevNull)
+			arguments := append(slices.Clone(flags), "-fsyntax-only", "-x", "c++", os.DevNull)
 			if exec.CommandContext(ctx, b.cxx, arguments...).Run() == nil {
 				known = append(known, flags...)
 				break

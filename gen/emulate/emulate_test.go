@@ -61,7 +61,8 @@ func image(t testing.TB, name string) cuda.Image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cuda.Image{Name: name, Source: append(append(ptx, '\n'), source...)}
+	ptx = fmt.Appendf(ptx, "\n#line 1 %q\n", name+".cu")
+	return cuda.Image{Name: name, Source: append(ptx, source...)}
 }
 
 func load(t testing.TB, d cuda.Device, file, entry string) cuda.Kernel {

@@ -42,7 +42,7 @@ func TestMistakes(t *testing.T) {
 		what  string
 		want  []string // one of them
 	}{
-		{1, "write past the end", []string{"mistakes.cu:168: out-of-bounds write at"}},
+		{1, "write past the end", []string{"mistakes.cu:22: out-of-bounds write at"}},
 		{2, "read just before the start", nil}, // in the gap that alignment leaves: poison, not an error
 		{3, "read far before the start", []string{"5000 bytes before the start of buffer #"}},
 		{4, "write past shared memory", []string{"bytes past the end of shared memory (1024 bytes)"}},

@@ -49,7 +49,7 @@ extern "C" __global__ void mistakes(const __grid_constant__ Params p) {
   if (which == 23) ptx::store_16(p.out + other * 16 + 4, x);
   if (which == 24) p.out[0] = deep(p.out, 0);
   if (which == 25) { if (thread == 40) *reinterpret_cast<const volatile int*>(p.zero + 8ll); }
-  if (which == 26) { if (thread == 40) *reinterpret_cast<volatile uint32_t*>(p.out + 2) = 1; }
+  if (which == 26) { if (thread == 40) *reinterpret_cast<uint32_t*>(p.out + 2) = 1; }
   if (which == 27) p.out[0] = static_cast<unsigned char>(r[4 + p.zero]);
   float unset[4];
   if (which == 28) ptx::store_16(p.out + thread * 16, *reinterpret_cast<const uint4*>(unset));
