@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/kgen-project/kgen/templates"
 )
@@ -139,8 +140,8 @@ func (b build) host(ctx context.Context) (string, error) {
 }
 
 // kernel returns the path of the library made of a generated source. name is
-// for messages; fresh compiles whatever the cache has.
-func (b build) kernel(ctx context.Context, name string, source []byte, fresh bool) (string, error) {
+// for messages.
+func (b build) kernel(ctx context.Context, name string, source []byte) (string, error) {
 	entries := entryPattern.FindAllSubmatch(source, -1)
 	if len(entries) == 0 {
 		return "", errors.New(`no entry point: the source has no extern "C" __global__ void function`)
@@ -152,15 +153,6 @@ func (b build) kernel(ctx context.Context, name string, source []byte, fresh boo
 	}
 	key := sha256.Sum256(unit.Bytes())
 	suffix := "-" + hex.EncodeToString(key[:])[:32] + ".so"
-	if fresh {
-		old, err := b.path("kernel", kernelFlags, suffix)
-		if err != nil {
-			return "", err
-		}
-		if err := os.Remove(old); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-	}
 	return b.compile(ctx, "kernel", kernelFlags, unit.Bytes(), suffix, append(b.checks(), "-x", "c++", "-")...)
 }
 
@@ -189,13 +181,13 @@ func (b build) path(stem string, flags []string, suffix string) (string, error) 
 	return filepath.Join(dir, stem+suffix), os.MkdirAll(dir, 0o755)
 }
 
-// compile runs the compiler unless its output is there already.
+// compile runs the compiler unless its output is there already, and whole.
 func (b build) compile(ctx context.Context, stem string, flags []string, stdin []byte, suffix string, inputs ...string) (string, error) {
 	path, err := b.path(stem, flags, suffix)
 	if err != nil {
 		return "", err
 	}
-	if _, err := os.Stat(path); err == nil {
+	if sealed(path) {
 		return path, nil
 	}
 	return path, place(path, func(temporary string) error {
@@ -209,8 +201,38 @@ func (b build) compile(ctx context.Context, stem string, flags []string, stdin [
 		if err != nil {
 			return fmt.Errorf("%s: %w\n%s", filepath.Base(b.cxx), err, shorten(output, 8000))
 		}
-		return nil
+		return seal(temporary)
 	})
+}
+
+// seal appends a file's SHA-256 to it, which loaders of executables ignore.
+func seal(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(data)
+	// A process that is just being started elsewhere would hold the file open
+	// for a moment, and no one can run a file that is open for writing.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(sum[:])
+	return errors.Join(err, f.Close())
+}
+
+// sealed says whether a file is there and as seal left it.
+func sealed(path string) bool {
+	data, err := os.ReadFile(path)
+	if err != nil || len(data) < sha256.Size {
+		return false
+	}
+	end := len(data) - sha256.Size
+	sum := sha256.Sum256(data[:end])
+	return bytes.Equal(sum[:], data[end:])
 }
 
 // place writes a file under a temporary name beside path and renames it, so

@@ -21,19 +21,13 @@ type module struct {
 // Load compiles image.Source unless the cache has it, and loads the result. A
 // compiler's message is in the error.
 func (d *Device) Load(image cuda.Image) (cuda.Module, error) {
-	ctx := d.host.ctx
-	path, err := d.build.kernel(ctx, image.Name, image.Source, false)
+	path, err := d.build.kernel(d.host.ctx, image.Name, image.Source)
 	if err != nil {
 		return nil, fmt.Errorf("emulate: compile %s: %w", image.Name, err)
 	}
 	library, err := d.host.call(callLoad, nil, []byte(path), nil)
-	if err != nil { // the file is not what the compiler made
-		if path, err = d.build.kernel(ctx, image.Name, image.Source, true); err != nil {
-			return nil, fmt.Errorf("emulate: compile %s again: %w", image.Name, err)
-		}
-		if library, err = d.host.call(callLoad, nil, []byte(path), nil); err != nil {
-			return nil, fmt.Errorf("emulate: load %s: %w", image.Name, err)
-		}
+	if err != nil {
+		return nil, fmt.Errorf("emulate: load %s: %w", image.Name, err)
 	}
 	return &module{device: d, name: image.Name, library: library}, nil
 }
