@@ -254,7 +254,7 @@ func (r *reader) cache(c *Cache) func(*yaml.Node, string) {
 		r.section(n, path, []field{
 			{"page_size", false, r.pageSize(&c.PageSize)},
 			{"layout", false, word(r, &c.Layout, []Layout{NHD, HND}, nil)},
-			{"encoding", false, word(r, &c.Encoding, []Encoding{Segment, Raw, Baked}, nil)},
+			{"encoding", false, word(r, &c.Encoding, AllEncodings, nil)},
 		}, nil)
 	}
 }

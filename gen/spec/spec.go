@@ -75,6 +75,9 @@ const (
 	Baked   Encoding = "baked"   // K at its position in the sequence
 )
 
+// AllEncodings is every encoding.
+var AllEncodings = []Encoding{Segment, Raw, Baked}
+
 // Masks says which keys a query sees and how scores are changed.
 type Masks struct {
 	Causal     bool    // own tokens see only what comes before them; false: everything is seen

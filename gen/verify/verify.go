@@ -100,7 +100,7 @@ func (o Options) check(s spec.Spec) error {
 		}
 	}
 	for _, e := range o.Encodings {
-		if !slices.Contains([]spec.Encoding{spec.Segment, spec.Raw, spec.Baked}, e) {
+		if !slices.Contains(spec.AllEncodings, e) {
 			return fmt.Errorf("no encoding %q", e)
 		}
 	}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	"github.com/kgen-project/kgen/gen/build"
+	"github.com/kgen-project/kgen/runtime/abi"
+)
+
+type buildCommand struct {
+	Specs    []string     `arg:"" name:"spec" help:"YAML files; - is standard input." predictor:"spec"`
+	Out      string       `default:"generated" placeholder:"DIR" help:"Folder that gets a folder for each spec (default: generated)." predictor:"folder"`
+	Target   []string     `placeholder:"SM" help:"Targets in place of the spec's, such as sm_80,sm_90a." predictor:"target"`
+	Compiler build.Choice `enum:"auto,nvrtc,nvcc" default:"auto" help:"auto (NVRTC if there is one, else nvcc), nvrtc or nvcc."`
+	Embed    bool         `help:"Put the cubins beside the bindings and embed them."`
+	JSON     bool         `name:"json" help:"Print the report as JSON."`
+}
+
+func (buildCommand) Help() string {
+	return `Each spec becomes a folder of its name in --out: one self-contained .cu a kernel, Go bindings, a C header and manifest.json. ` +
+		`The folder is replaced as a whole, once everything has compiled; one that kgen did not make is refused. ` +
+		`Cubins are kept in the cache ($KGEN_CACHE_DIR, else kgen in the user's cache folder), where the bindings find them.`
+}
+
+// buildReport is one spec's part of the report.
+type buildReport struct {
+	Spec     string       `json:"spec"`
+	Digest   string       `json:"spec_digest"`
+	Folder   string       `json:"folder"`
+	Compiler abi.Compiler `json:"compiler"`
+	Kernels  []usage      `json:"kernels"`
+}
+
+func (c *buildCommand) Run(ctx context.Context, a *app) error {
+	specs, err := a.readSpecs(c.Specs)
+	if err != nil {
+		return err
+	}
+	if err := retarget(specs, c.Target); err != nil {
+		return err
+	}
+	all, err := generate(specs)
+	if err != nil {
+		return err
+	}
+	for _, s := range specs { // found out before the compiler runs, for it may take long
+		if err := replaceable(filepath.Join(c.Out, s.Name)); err != nil {
+			return err
+		}
+	}
+	compilation, err := a.compilation(ctx, c.Compiler)
+	if err != nil {
+		return err
+	}
+	bar := a.progress()
+	err = compilation.compile(ctx, all, build.Options{OnProgress: bar.set})
+	bar.end()
+	if err != nil {
+		return err
+	}
+	var folders []folder
+	for _, g := range all {
+		f, err := g.folder(c.Out, c.Embed)
+		if err != nil {
+			return err
+		}
+		folders = append(folders, f)
+		a.warn(g)
+	}
+	if err := publish(ctx, c.Out, folders); err != nil {
+		return err
+	}
+	return c.report(a, all, folders)
+}
+
+func (c *buildCommand) report(a *app, all []generated, folders []folder) error {
+	reports := []buildReport{}
+	for i, g := range all {
+		m := g.output.Manifest
+		reports = append(reports, buildReport{
+			Spec: m.Spec, Digest: m.SpecDigest, Folder: folders[i].path, Compiler: m.Compiler, Kernels: g.usages(),
+		})
+	}
+	if c.JSON {
+		return a.json(reports)
+	}
+	for _, r := range reports {
+		fmt.Fprintf(a.stdout, "%s in %s, %s %s\n", r.Spec, r.Folder, r.Compiler.ID, r.Compiler.Version)
+		var rows [][]string
+		for _, u := range r.Kernels {
+			time := "cached"
+			if !u.Cached {
+				time = fmt.Sprintf("%.2f s", u.CompileSeconds)
+			}
+			rows = append(rows, append(u.columns(), time))
+		}
+		if err := a.table(append(usageHeading(), "compile"), rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func usageHeading() []string {
+	return []string{"kernel", "target", "registers", "shared", "spills", "stack"}
+}
+
+func (u usage) columns() []string {
+	return []string{u.File, string(u.Target), strconv.Itoa(u.Registers), strconv.Itoa(u.SharedBytes),
+		strconv.Itoa(u.SpillBytes), strconv.Itoa(u.StackBytes)}
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/cuda/driver"
+)
+
+type doctorCommand struct {
+	JSON bool `name:"json" help:"Print it as JSON."`
+}
+
+func (doctorCommand) Help() string {
+	return `It exits 0 whatever it finds: the problems are in the list, each with what to do.`
+}
+
+// diagnosis is what kgen finds on this machine.
+type diagnosis struct {
+	Kgen     string   `json:"kgen"`
+	Go       string   `json:"go"` // that kgen was built with
+	Platform string   `json:"platform"`
+	Tools    []tool   `json:"tools"`
+	CXX      tool     `json:"cxx"`    // for the emulator
+	Python   tool     `json:"python"` // for toolchain install
+	Cache    cache    `json:"cache"`
+	GPU      gpu      `json:"gpu"`
+	Build    string   `json:"build"`  // what kgen build would compile with
+	Verify   string   `json:"verify"` // what kgen verify would run on
+	Problems []string `json:"problems"`
+}
+
+type cache struct {
+	Dir     string `json:"dir"`
+	Bytes   int64  `json:"bytes"`
+	Files   int    `json:"files"`
+	Problem string `json:"problem,omitempty"`
+}
+
+type gpu struct {
+	Name       string `json:"name,omitempty"`
+	Capability string `json:"capability,omitempty"`
+	SMs        int    `json:"multiprocessors,omitempty"`
+	Memory     int64  `json:"memory_bytes,omitempty"`
+	Driver     string `json:"driver,omitempty"`
+	Problem    string `json:"problem,omitempty"`
+}
+
+func (c *doctorCommand) Run(ctx context.Context, a *app) error {
+	d := diagnosis{Kgen: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Problems: []string{}}
+	var err error
+	if d.Tools, err = a.tools(ctx); err != nil {
+		return err
+	}
+	d.CXX = program(ctx, "c++", "g++", "clang++")
+	d.Python = program(ctx, "python3")
+	if d.Cache, err = a.lookAtCache(); err != nil {
+		return err
+	}
+	d.GPU = lookAtGPU(ctx)
+	d.conclude()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.json(d)
+	}
+	return a.printDiagnosis(d)
+}
+
+// program is the first of the programs that is in PATH, and the first line it
+// gives as its version.
+func program(ctx context.Context, names ...string) tool {
+	for _, name := range names {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			continue
+		}
+		t := tool{Name: name, Path: path}
+		out, err := exec.CommandContext(ctx, path, "--version").Output()
+		if err != nil {
+			t.Problem = fmt.Sprintf("it does not run: %v", err)
+		}
+		t.Version, _, _ = strings.Cut(string(out), "\n")
+		return t
+	}
+	return tool{Name: strings.Join(names, ", "), Problem: "not found"}
+}
+
+func (a *app) lookAtCache() (cache, error) {
+	dir, err := a.cacheDir()
+	if err != nil {
+		return cache{}, err
+	}
+	c := cache{Dir: dir}
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			c.Files++
+			c.Bytes += info.Size()
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		c.Problem = err.Error()
+		return c, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		c.Problem = err.Error()
+		return c, nil
+	}
+	f, err := os.CreateTemp(dir, "doctor-*")
+	if err != nil {
+		c.Problem = err.Error()
+		return c, nil
+	}
+	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
+		c.Problem = err.Error()
+	}
+	return c, nil
+}
+
+func lookAtGPU(ctx context.Context) gpu {
+	dev, err := driver.Open(ctx, 0)
+	switch {
+	case errors.Is(err, cuda.ErrNoLibrary), errors.Is(err, cuda.ErrNoDevice):
+		return gpu{}
+	case err != nil:
+		return gpu{Problem: err.Error()}
+	}
+	i := dev.Info()
+	g := gpu{Name: i.Name, Capability: fmt.Sprintf("%d.%d", i.Major, i.Minor), SMs: i.Multiprocessors, Memory: i.MemoryBytes, Driver: i.Driver}
+	if err := dev.Close(); err != nil {
+		g.Problem = err.Error()
+	}
+	return g
+}
+
+// conclude says what the commands would use, and what is wrong.
+func (d *diagnosis) conclude() {
+	problem := func(format string, args ...any) { d.Problems = append(d.Problems, fmt.Sprintf(format, args...)) }
+	for _, t := range d.Tools {
+		if t.Path != "" && t.Problem != "" {
+			problem("%s: %s", t.Name, t.Problem)
+		}
+		if d.Build == "" && t.Version != "" && t.Name != "nvdisasm" {
+			d.Build = t.Name + " " + t.Version
+		}
+	}
+	if d.Build == "" {
+		problem("no compiler for kernels: run `kgen toolchain install`, or set CUDA_HOME to a CUDA toolkit")
+		if d.Python.Path == "" {
+			problem("no python3, which `kgen toolchain install` needs: install python3 with pip")
+		}
+	}
+	if d.Cache.Problem != "" {
+		problem("the cache can't be used: %s; set KGEN_CACHE_DIR to a folder that can be written", d.Cache.Problem)
+	}
+	if d.GPU.Problem != "" {
+		problem("the GPU can't be used: %s", d.GPU.Problem)
+	}
+	switch {
+	case d.CXX.Path == "":
+		problem("no C++ compiler, which the emulator needs: install g++ or clang++")
+	case d.CXX.Problem != "":
+		problem("%s: %s", d.CXX.Path, d.CXX.Problem)
+	}
+	switch {
+	case d.GPU.Name != "" && d.GPU.Problem == "":
+		d.Verify = d.GPU.Name
+	case d.CXX.Path != "" && d.CXX.Problem == "":
+		d.Verify = "the emulator"
+	}
+}
+
+func (a *app) printDiagnosis(d diagnosis) error {
+	orNothing := func(s string) string {
+		if s == "" {
+			return "nothing: see below"
+		}
+		return s
+	}
+	rows := [][]string{{"kgen", d.Kgen + ", " + d.Go + ", " + d.Platform, ""}}
+	for _, t := range append(d.Tools, d.CXX, d.Python) {
+		text := t.Version
+		if t.Problem != "" {
+			text = t.Problem
+		}
+		rows = append(rows, []string{t.Name, text, t.Path})
+	}
+	rows = append(rows, []string{"cache", fmt.Sprintf("%d files, %s", d.Cache.Files, sizeText(d.Cache.Bytes)), d.Cache.Dir})
+	g := "none"
+	if d.GPU.Name != "" {
+		g = fmt.Sprintf("%s, capability %s, %d multiprocessors, %s, %s", d.GPU.Name, d.GPU.Capability, d.GPU.SMs, sizeText(d.GPU.Memory), d.GPU.Driver)
+	}
+	rows = append(rows, []string{"GPU", g, ""},
+		[]string{"build", "compiles with " + orNothing(d.Build), ""},
+		[]string{"verify", "runs on " + orNothing(d.Verify), ""})
+	for i, r := range rows {
+		if r[2] == "" {
+			rows[i] = r[:2]
+		}
+	}
+	if err := a.table(nil, rows); err != nil {
+		return err
+	}
+	if len(d.Problems) == 0 {
+		fmt.Fprintln(a.stdout, "no problems")
+	}
+	for _, p := range d.Problems {
+		fmt.Fprintln(a.stdout, "problem:", p)
+	}
+	return nil
+}

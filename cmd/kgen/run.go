@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	kongcompletion "github.com/jotaen/kong-completion"
+
+	"github.com/kgen-project/kgen/gen/spec"
+)
+
+// Exit codes.
+const (
+	exitDone        = 0
+	exitFailed      = 1 // for diff: they differ
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+// commands is the command line.
+type commands struct {
+	Build      buildCommand      `cmd:"" help:"Turn specs into CUDA sources, cubins, Go bindings, a C header and a manifest."`
+	Import     importCommand     `cmd:"" help:"Turn a Hugging Face config.json into a spec."`
+	Verify     verifyCommand     `cmd:"" help:"Check a spec's kernels against float64 attention, on random cases."`
+	Inspect    inspectCommand    `cmd:"" help:"Show a spec's kernels: what they use, their source, PTX or machine code."`
+	Diff       diffCommand       `cmd:"" help:"Compare two specs or two built folders."`
+	Doctor     doctorCommand     `cmd:"" help:"Show what kgen finds on this machine, and what is missing."`
+	Toolchain  toolchainCommand  `cmd:"" help:"Install or show NVIDIA's compilers."`
+	Completion completionCommand `cmd:"" help:"Print the code that gives a shell tab completion."`
+	Version    versionCommand    `cmd:"" help:"Show the version."`
+}
+
+const description = `Attention kernels for NVIDIA GPUs from a YAML spec.
+
+A spec is a file, or - for standard input. Exit codes: 0 done, 1 failed, 2 bad usage or bad spec, 130 interrupted.`
+
+// app is what commands work with besides their flags.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	getenv         func(string) string
+}
+
+// usageError is a mistake of the caller.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// exitError ends a command with a code of its own and no message.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// run carries out one command line and returns the exit code.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
+	out := &checkedWriter{w: stdout}
+	a := &app{stdin: stdin, stdout: out, stderr: stderr, getenv: getenv}
+	err := a.command(ctx, args)
+	if err == nil {
+		err = out.err
+	}
+	return a.report(ctx, err)
+}
+
+func (a *app) command(ctx context.Context, args []string) error {
+	exited := false // by --help, which kong goes on after
+	parser, err := kong.New(&commands{},
+		kong.Name("kgen"),
+		kong.Description(description),
+		kong.Writers(a.stdout, a.stderr),
+		kong.Exit(func(int) { exited = true }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 100}),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Bind(a),
+	)
+	if err != nil {
+		return err
+	}
+	kongcompletion.Register(parser, predictors()) // answers a shell that sets COMP_LINE
+	if exited {
+		return nil
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	parsed, err := parser.Parse(args)
+	if exited {
+		return nil
+	}
+	if err != nil {
+		help := "kgen --help"
+		var parse *kong.ParseError
+		if errors.As(err, &parse) && parse.Context != nil && parse.Context.Command() != "" {
+			help = "kgen " + parse.Context.Selected().Path() + " --help"
+		}
+		return usagef("%w; see %s", err, help)
+	}
+	return parsed.Run()
+}
+
+// report says on standard error why a command failed and returns its exit code.
+func (a *app) report(ctx context.Context, err error) int {
+	var code exitError
+	var specErrors spec.Errors
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.As(err, &code):
+		return int(code)
+	case ctx.Err() != nil:
+		fmt.Fprintln(a.stderr, "kgen: interrupted")
+		return exitInterrupted
+	case errors.As(err, &specErrors):
+		fmt.Fprintln(a.stderr, err)
+		return exitUsage
+	}
+	fmt.Fprintln(a.stderr, "kgen:", strings.TrimSpace(err.Error()))
+	if errors.As(err, &usageError{}) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// checkedWriter keeps the first error of writing, so that commands need not
+// look at each.
+type checkedWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (c *checkedWriter) Write(p []byte) (int, error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	n, err := c.w.Write(p)
+	if err != nil {
+		c.err = fmt.Errorf("write to standard output: %w", err)
+	}
+	return n, c.err
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/kgen-project/kgen/gen/build"
+	"github.com/kgen-project/kgen/gen/emulate"
+	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/gen/verify"
+	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/cuda/driver"
+	"github.com/kgen-project/kgen/runtime/kernel"
+)
+
+type verifyCommand struct {
+	Spec     string   `arg:"" help:"A YAML file; - is standard input." predictor:"spec"`
+	Backend  string   `enum:"auto,emulator,gpu" default:"auto" help:"emulator (on the CPU, needs g++ or clang++), gpu, or auto: gpu if there is one."`
+	Kernel   []string `placeholder:"KIND" help:"Only these kernel kinds." predictor:"kernel"`
+	Encoding []string `placeholder:"E" help:"Encodings in place of the spec's: segment, raw, baked." predictor:"encoding"`
+	Cases    int      `default:"100" placeholder:"N" help:"Cases of each kind and encoding (default: 100)."`
+	Seed     *uint64  `placeholder:"S" help:"Of the cases; the report prints it (default: a new one each time)."`
+	Case     int      `placeholder:"K" help:"Only case K, such as one that failed."`
+	JSON     bool     `name:"json" help:"Print the report as JSON."`
+}
+
+func (verifyCommand) Help() string {
+	return `Each case has random lengths, chunks, offsets and pages. Outputs are compared with attention in float64; the errors of segment ` +
+		`and raw are held to those of baked on the same data, and each case is run twice for the same bits. On a GPU, NVRTC makes the cubins.`
+}
+
+func (c *verifyCommand) Run(ctx context.Context, a *app) error {
+	s, err := a.readSpec(c.Spec)
+	if err != nil {
+		return err
+	}
+	o := verify.Options{Cases: c.Cases, Seed: rand.Uint64(), Case: c.Case}
+	if c.Seed != nil {
+		o.Seed = *c.Seed
+	}
+	if c.Cases < 1 || c.Case < 0 {
+		return usagef("--cases %d --case %d: there are only cases from 1 on", c.Cases, c.Case)
+	}
+	o.Cases = max(o.Cases, o.Case)
+	if o.Encodings, err = parseWords("encoding", c.Encoding, spec.AllEncodings); err != nil {
+		return err
+	}
+	chosen := s
+	if err := onlyKinds(&chosen, c.Kernel); err != nil {
+		return err
+	}
+	o.Kinds = chosen.Kinds
+	if _, err := generate([]spec.Spec{s}); err != nil { // a spec that can't be planned, before a device is opened
+		return err
+	}
+	p, err := a.places()
+	if err != nil {
+		return err
+	}
+	dev, err := a.device(ctx, c.Backend, p, o.Seed)
+	if err != nil {
+		return err
+	}
+	bar, total := a.progress(), 0
+	o.Progress = func(kind spec.Kind, done, cases int) {
+		if done == 1 {
+			total++
+		}
+		bar.set((total-1)*cases+done, len(o.Kinds)*cases, string(kind))
+	}
+	compile := kernel.NVRTC(p.cubins, p.toolchain)
+	provide := verify.Generated(dev, kernel.Options{Compile: func(ctx context.Context, s kernel.Source) ([]byte, error) {
+		s.Flags = build.Flags()
+		return compile(ctx, s)
+	}})
+	report, err := verify.Run(ctx, dev, s, provide, o)
+	bar.end()
+	if err = errors.Join(err, dev.Close()); err != nil {
+		return err
+	}
+	if c.JSON {
+		err = a.json(report)
+	} else {
+		_, err = fmt.Fprint(a.stdout, report)
+	}
+	if err == nil && !report.OK() {
+		err = fmt.Errorf("%s: wrong results on %s; the report says which and how to run them again", s.Name, report.Device)
+	}
+	return err
+}
+
+// device opens what a backend runs on.
+func (a *app) device(ctx context.Context, backend string, p places, seed uint64) (cuda.Device, error) {
+	if backend != "emulator" {
+		dev, err := driver.Open(ctx, 0)
+		if err == nil {
+			return dev, nil
+		}
+		if backend == "gpu" || !errors.Is(err, cuda.ErrNoDevice) && !errors.Is(err, cuda.ErrNoLibrary) {
+			return nil, err
+		}
+		fmt.Fprintf(a.stderr, "kgen: no GPU (%v); using the emulator\n", err)
+	}
+	dev, err := emulate.Open(ctx, emulate.Options{CacheDir: p.emulator, Seed: seed})
+	if err != nil {
+		return nil, err
+	}
+	return dev, nil
+}
