@@ -1,5 +1,8 @@
 // Package build compiles generated sources to cubins: in parallel, each only
 // once, and with an account of what every kernel uses.
+//
+// NVRTC works in this process, where a crash of the compiler ends everything;
+// what was compiled before is whole in the cache. [Isolate] has it work in others.
 package build
 
 import (
@@ -23,7 +26,7 @@ func Flags() []string { return []string{"--std=c++17", "--ptxas-options=-v"} }
 
 // Source is one kernel to compile for one target.
 type Source struct {
-	Name   string // file name, such as decode_sm80_w4.cu
+	Name   string // file name, such as decode_sm80_w4.cu; the cubin's bytes depend on it
 	Entry  string // C name of the kernel
 	Text   []byte // CUDA C++ that includes nothing
 	Target spec.Target

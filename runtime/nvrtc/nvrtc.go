@@ -20,7 +20,7 @@ const ID = "nvrtc"
 
 // Program is what one compile takes.
 type Program struct {
-	Name   string // file name that messages carry, such as llama3_decode.cu
+	Name   string // file name that messages carry, such as llama3_decode.cu; the cubin's bytes depend on it
 	Source []byte // CUDA C++ that includes nothing
 	Target string // such as sm_90a
 	Flags  []string
@@ -136,7 +136,7 @@ func (l *Library) findVersion() (string, error) {
 	return string(m[1]), nil
 }
 
-// Compile makes a cubin. A program that the compiler does not accept is a
+// Compile makes a cubin, the same bytes every time. A program that the compiler does not accept is a
 // [*CompileError].
 //
 // When ctx ends Compile returns ctx's error at once. NVRTC can't be relied on
