@@ -39,7 +39,7 @@ func newStep(dev cuda.Device, s spec.Spec, k Kernels, c Case, seed uint64) (*ste
 	sequences, table := sequencesOf(rng, s, c)
 	o := schedule.Options{
 		Rows: k.Tiles[c.Kind].Rows, Group: m.Group(), Causal: s.Masks.Causal,
-		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition,
+		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize,
 	}
 	o.SplitTokens, o.MaxSplits = splitsFor(dev.Info(), m, c, o.Rows, k.Tiles[c.Kind].Keys)
 	lists, err := schedule.Build(sequences, o)

@@ -40,6 +40,8 @@ type AttendParams struct {
 	Positions  DevicePtr // int32 [tokens]: position of each query token in its sequence
 	Rope       DevicePtr // float32 (cos, sin) [1<<RopeLowBits + high rows][rotary dim / 2]
 	SinkLogits DevicePtr // float32 [query heads]; null unless the spec has sink_logits
+	KMap       DevicePtr // tensor map of KCache, 128 bytes; null but for family sm90
+	VMap       DevicePtr // tensor map of VCache, 128 bytes; null but for family sm90
 
 	QTokenStride   int32   // elements from one token to the next in Q
 	OutTokenStride int32   // elements from one token to the next in Out
@@ -64,7 +66,7 @@ type Item struct {
 // Run is a token range of one segment inside a work item.
 type Run struct {
 	Page     int32 // index in PageTable of the segment's first page
-	Begin    int32 // first token, counted from the start of the segment
+	Begin    int32 // first token, counted from the start of the segment; the start of a page
 	End      int32 // one past the last token
 	Offset   int32 // position of the segment's token 0 in the sequence
 	Causal   int32 // token l is seen by query token i of the block iff l <= i + Causal

@@ -18,7 +18,7 @@ func (o Options) check() error {
 		name  string
 		value int
 	}{
-		{"Window", o.Window}, {"SinkTokens", o.SinkTokens}, {"SplitTokens", o.SplitTokens}, {"MaxSplits", o.MaxSplits},
+		{"Window", o.Window}, {"SinkTokens", o.SinkTokens}, {"SplitTokens", o.SplitTokens}, {"MaxSplits", o.MaxSplits}, {"PageSize", o.PageSize},
 	} {
 		if f.value < 0 || f.value > math.MaxInt32 {
 			return fmt.Errorf("%s is %d, want 0 to %d", f.name, f.value, math.MaxInt32)

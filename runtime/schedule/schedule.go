@@ -37,8 +37,9 @@ type Options struct {
 	MaxPosition int  // positions and ends of segments stay below it
 
 	// A sequence's keys, its segments one after the other, are cut at every
-	// multiple of SplitTokens. 0: never.
+	// multiple of SplitTokens; a page goes with its first token. 0: never.
 	SplitTokens int
+	PageSize    int // tokens; every run begins at the start of a page. 0: 1
 	// MaxSplits limits the cuts: SplitTokens is multiplied by the smallest
 	// whole number that leaves a sequence at most this many. 0: no limit.
 	MaxSplits int
@@ -147,14 +148,14 @@ func (s Sequence) tiles(o Options) []tile {
 			}
 			for _, r := range o.visible(segment, causal, i+t.count-1, lowest) {
 				for begin := r.Begin; begin < r.End; {
-					split := (before + int(begin)) / unit
+					split := (before + int(o.pageOf(begin))) / unit
 					if split != last {
 						t.splits = append(t.splits, nil)
 						last = split
 					}
 					part := r
 					part.Begin = begin
-					part.End = int32(min(int(r.End), (split+1)*unit-before))
+					part.End = int32(min(int(r.End), roundUp((split+1)*unit-before, o.pageSize())))
 					runs := &t.splits[len(t.splits)-1]
 					*runs = append(*runs, part)
 					begin = part.End
@@ -179,7 +180,7 @@ func (o Options) visible(s Segment, causal, lastIndex, lowest int32) []abi.Run {
 		return nonEmpty(run)
 	}
 	// Before first, every key is Window or more positions behind every row.
-	first := int32(max(0, int(lowest)-o.Window+1-int(s.Offset)))
+	first := o.pageOf(int32(max(0, int(lowest)-o.Window+1-int(s.Offset))))
 	sinks := int32(max(0, min(int(run.End), o.SinkTokens-int(s.Offset))))
 	if first <= sinks {
 		return nonEmpty(run)
@@ -189,6 +190,13 @@ func (o Options) visible(s Segment, causal, lastIndex, lowest int32) []abi.Run {
 	run.Begin = first
 	return append(nonEmpty(sink), nonEmpty(run)...)
 }
+
+// pageOf is the first token of the page that holds a token of a segment.
+func (o Options) pageOf(token int32) int32 { return token - token%int32(o.pageSize()) }
+
+func (o Options) pageSize() int { return max(1, o.PageSize) }
+
+func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
 
 func nonEmpty(r abi.Run) []abi.Run {
 	if r.Begin >= r.End {

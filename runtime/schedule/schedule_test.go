@@ -90,6 +90,9 @@ func checkLists(t *testing.T, name string, sequences []schedule.Sequence, o sche
 		}
 		keys := 0
 		for _, r := range lists.Runs[item.RunBegin:item.RunEnd] {
+			if r.Begin%int32(max(1, o.PageSize)) != 0 {
+				t.Errorf("%s: a run begins inside a page of %d: %+v", name, o.PageSize, r)
+			}
 			if r.Begin >= r.End {
 				t.Errorf("%s: an empty run %+v", name, r)
 			}
@@ -211,6 +214,9 @@ func TestTrim(t *testing.T) {
 			[]schedule.Segment{{Tokens: 3}, {Tokens: 3}, {Tokens: 6}}, "0-3 0-1 | 1-3 0-2 | 2-6"},
 		{"at most two splits", schedule.Options{Rows: 1, SplitTokens: 4, MaxSplits: 2}, []int32{5},
 			[]schedule.Segment{{Tokens: 17}}, "0-12 | 12-17"},
+		{"a page goes with its first token", schedule.Options{Rows: 1, SplitTokens: 6, PageSize: 4}, []int32{5},
+			[]schedule.Segment{{Tokens: 3}, {Tokens: 14}}, "4-12 | 0-3 0-4 | 12-14"},
+		{"the window's page", schedule.Options{Rows: 1, Window: 10, SinkTokens: 4, PageSize: 16}, []int32{50}, own(60, 0), "0-4 32-60"},
 	} {
 		c.options.Group, c.options.MaxPosition = 1, 1000
 		l, err := schedule.Build([]schedule.Sequence{{Positions: c.positions, Segments: c.segments}}, c.options)
@@ -278,6 +284,9 @@ func random(rng *rand.Rand) ([]schedule.Sequence, schedule.Options) {
 	}
 	if rng.IntN(2) == 0 {
 		o.SplitTokens, o.MaxSplits = 1+rng.IntN(20), rng.IntN(4)
+	}
+	if rng.IntN(2) == 0 {
+		o.PageSize = 1 << rng.IntN(5)
 	}
 	var sequences []schedule.Sequence
 	query, page := int32(0), int32(0)

@@ -44,6 +44,8 @@ struct AttendParams {
   void* positions;           // int32 [tokens]: position of each query token in its sequence
   void* rope;                // float32 (cos, sin) [1<<ROPE_LOW_BITS + high rows][rotary dim / 2]
   void* sink_logits;         // float32 [query heads]; null unless the spec has sink_logits
+  void* k_map;               // tensor map of k_cache, 128 bytes; null but for family sm90
+  void* v_map;               // tensor map of v_cache, 128 bytes; null but for family sm90
 
   int32_t q_token_stride;    // elements from one token to the next in q
   int32_t out_token_stride;  // elements from one token to the next in out
@@ -52,7 +54,7 @@ struct AttendParams {
   float scale;               // score scale, the RoPE attention factor of full rotation included
   float rope_scale;          // factor on the rotated dimensions of the query; 1 but for scaled partial rotation
 };
-static_assert(sizeof(AttendParams) == 128, "AttendParams: size");
+static_assert(sizeof(AttendParams) == 144, "AttendParams: size");
 static_assert(KGEN_OFFSET(AttendParams, q) == 0, "AttendParams.q: offset");
 static_assert(KGEN_OFFSET(AttendParams, k_cache) == 8, "AttendParams.k_cache: offset");
 static_assert(KGEN_OFFSET(AttendParams, v_cache) == 16, "AttendParams.v_cache: offset");
@@ -66,12 +68,14 @@ static_assert(KGEN_OFFSET(AttendParams, page_table) == 72, "AttendParams.page_ta
 static_assert(KGEN_OFFSET(AttendParams, positions) == 80, "AttendParams.positions: offset");
 static_assert(KGEN_OFFSET(AttendParams, rope) == 88, "AttendParams.rope: offset");
 static_assert(KGEN_OFFSET(AttendParams, sink_logits) == 96, "AttendParams.sink_logits: offset");
-static_assert(KGEN_OFFSET(AttendParams, q_token_stride) == 104, "AttendParams.q_token_stride: offset");
-static_assert(KGEN_OFFSET(AttendParams, out_token_stride) == 108, "AttendParams.out_token_stride: offset");
-static_assert(KGEN_OFFSET(AttendParams, kv_heads) == 112, "AttendParams.kv_heads: offset");
-static_assert(KGEN_OFFSET(AttendParams, item_count) == 116, "AttendParams.item_count: offset");
-static_assert(KGEN_OFFSET(AttendParams, scale) == 120, "AttendParams.scale: offset");
-static_assert(KGEN_OFFSET(AttendParams, rope_scale) == 124, "AttendParams.rope_scale: offset");
+static_assert(KGEN_OFFSET(AttendParams, k_map) == 104, "AttendParams.k_map: offset");
+static_assert(KGEN_OFFSET(AttendParams, v_map) == 112, "AttendParams.v_map: offset");
+static_assert(KGEN_OFFSET(AttendParams, q_token_stride) == 120, "AttendParams.q_token_stride: offset");
+static_assert(KGEN_OFFSET(AttendParams, out_token_stride) == 124, "AttendParams.out_token_stride: offset");
+static_assert(KGEN_OFFSET(AttendParams, kv_heads) == 128, "AttendParams.kv_heads: offset");
+static_assert(KGEN_OFFSET(AttendParams, item_count) == 132, "AttendParams.item_count: offset");
+static_assert(KGEN_OFFSET(AttendParams, scale) == 136, "AttendParams.scale: offset");
+static_assert(KGEN_OFFSET(AttendParams, rope_scale) == 140, "AttendParams.rope_scale: offset");
 
 // Item is one work item: a tile of query tokens against a list of runs.
 struct Item {

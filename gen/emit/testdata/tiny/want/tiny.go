@@ -55,9 +55,9 @@ const (
 	RopeScale   = 1.0                                                                // AttendParams.RopeScale of the model
 )
 
-// The sources read version 1 of the launch parameters. With another version
+// The sources read version 2 of the launch parameters. With another version
 // this line does not compile: generate the package again.
-var _ = [1]struct{}{}[abi.Version-1]
+var _ = [1]struct{}{}[abi.Version-2]
 
 // Bundle returns the sources, what is known of them, and the machine code that
 // is embedded.

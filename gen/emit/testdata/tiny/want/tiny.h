@@ -79,7 +79,7 @@
 // ---- launch parameters ----
 // Every spec's header has them; one wins.
 #ifndef KGEN_ABI_VERSION
-#define KGEN_ABI_VERSION 1
+#define KGEN_ABI_VERSION 2
 
 #ifdef __cplusplus
 #define KGEN_STATIC_ASSERT static_assert
@@ -113,6 +113,8 @@ typedef struct KgenAttendParams {
   uint64_t positions;        // int32 [tokens]: position of each query token in its sequence
   uint64_t rope;             // float32 (cos, sin) [1<<KGEN_ROPE_LOW_BITS + high rows][rotary dim / 2]
   uint64_t sink_logits;      // float32 [query heads]; null unless the spec has sink_logits
+  uint64_t k_map;            // tensor map of k_cache, 128 bytes; null but for family sm90
+  uint64_t v_map;            // tensor map of v_cache, 128 bytes; null but for family sm90
 
   int32_t q_token_stride;    // elements from one token to the next in q
   int32_t out_token_stride;  // elements from one token to the next in out
@@ -121,7 +123,7 @@ typedef struct KgenAttendParams {
   float scale;               // score scale, the RoPE attention factor of full rotation included
   float rope_scale;          // factor on the rotated dimensions of the query; 1 but for scaled partial rotation
 } KgenAttendParams;
-KGEN_STATIC_ASSERT(sizeof(KgenAttendParams) == 128, "KgenAttendParams: size");
+KGEN_STATIC_ASSERT(sizeof(KgenAttendParams) == 144, "KgenAttendParams: size");
 KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, q) == 0, "KgenAttendParams.q: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, k_cache) == 8, "KgenAttendParams.k_cache: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, v_cache) == 16, "KgenAttendParams.v_cache: offset");
@@ -135,12 +137,14 @@ KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, page_table) == 72, "KgenAttendPara
 KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, positions) == 80, "KgenAttendParams.positions: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, rope) == 88, "KgenAttendParams.rope: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, sink_logits) == 96, "KgenAttendParams.sink_logits: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, q_token_stride) == 104, "KgenAttendParams.q_token_stride: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, out_token_stride) == 108, "KgenAttendParams.out_token_stride: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, kv_heads) == 112, "KgenAttendParams.kv_heads: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, item_count) == 116, "KgenAttendParams.item_count: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, scale) == 120, "KgenAttendParams.scale: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, rope_scale) == 124, "KgenAttendParams.rope_scale: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, k_map) == 104, "KgenAttendParams.k_map: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, v_map) == 112, "KgenAttendParams.v_map: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, q_token_stride) == 120, "KgenAttendParams.q_token_stride: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, out_token_stride) == 124, "KgenAttendParams.out_token_stride: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, kv_heads) == 128, "KgenAttendParams.kv_heads: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, item_count) == 132, "KgenAttendParams.item_count: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, scale) == 136, "KgenAttendParams.scale: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, rope_scale) == 140, "KgenAttendParams.rope_scale: offset");
 
 // KgenItem is one work item: a tile of query tokens against a list of runs.
 typedef struct KgenItem {
@@ -166,7 +170,7 @@ KGEN_STATIC_ASSERT(offsetof(KgenItem, reserved) == 28, "KgenItem.reserved: offse
 // KgenRun is a token range of one segment inside a work item.
 typedef struct KgenRun {
   int32_t page;         // index in page_table of the segment's first page
-  int32_t begin;        // first token, counted from the start of the segment
+  int32_t begin;        // first token, counted from the start of the segment; the start of a page
   int32_t end;          // one past the last token
   int32_t offset;       // position of the segment's token 0 in the sequence
   int32_t causal;       // token l is seen by query token i of the block iff l <= i + causal
@@ -286,7 +290,7 @@ KGEN_STATIC_ASSERT(offsetof(KgenCopy, reserved) == 24, "KgenCopy.reserved: offse
 }
 #endif
 
-#elif KGEN_ABI_VERSION != 1
+#elif KGEN_ABI_VERSION != 2
 #error "headers of kernels that different versions of kgen generated; generate them all with one"
 #endif  // KGEN_ABI_VERSION
 
