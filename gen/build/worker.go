@@ -138,7 +138,7 @@ func startWorker(command []string) (*worker, error) {
 	defer childAnswers.Close()
 	w := &worker{cmd: exec.Command(command[0], command[1:]...), out: answers, said: new(bytes.Buffer)}
 	w.cmd.Stdout, w.cmd.Stderr = w.said, w.said
-	w.cmd.ExtraFiles = []*os.File{childAnswers} // the first is WorkerAnswers
+	w.cmd.ExtraFiles = []*os.File{childAnswers}             // the first is WorkerAnswers
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt from the terminal is for its parent
 	w.cmd.WaitDelay = time.Second
 	if w.in, err = w.cmd.StdinPipe(); err == nil {
