@@ -81,12 +81,10 @@ struct RotationUnits {
   }
 };
 
-// Rotates one unit, in place, by `position`.
-template <class Config>
-__device__ __forceinline__ void rotate_unit(uint4& first, uint4& second, const float* rope, int position, int unit, float factor) {
 #if KGEN_ROPE
-  if (unit >= RotationUnits<Config>::rotated) return;
-  const Angles a = angles_at<Config>(rope, position, unit * chunk_elements);
+// Rotates the two chunks of a unit, in place.
+template <class Config>
+__device__ __forceinline__ void rotate_chunks(uint4& first, uint4& second, const Angles& a, float factor) {
   uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
 #if KGEN_INTERLEAVED
   rotate_interleaved_pairs<typename Config::Element>(x, y, a, factor);
@@ -95,6 +93,16 @@ __device__ __forceinline__ void rotate_unit(uint4& first, uint4& second, const f
 #endif
   first = make_uint4(x[0], x[1], x[2], x[3]);
   second = make_uint4(y[0], y[1], y[2], y[3]);
+}
+#endif
+
+// Rotates one unit, in place, by `position`.
+template <class Config>
+__device__ __forceinline__ void rotate_unit(uint4& first, uint4& second, const float* rope, int position, int unit, float factor) {
+#if KGEN_ROPE
+  if (unit < RotationUnits<Config>::rotated) {
+    rotate_chunks<Config>(first, second, angles_at<Config>(rope, position, unit * chunk_elements), factor);
+  }
 #endif
 }
 
@@ -110,25 +118,41 @@ struct QueryRows {
   int count;  // rows that exist
 };
 
-// Rotates the rows by (position - base) and writes them to a shared tile; rows
-// that do not exist become zeros. Rows and their count decide which threads work.
-template <class Config, int Rows, int Threads>
-__device__ __forceinline__ void rotate_query(SharedTile<Rows, Config::head_dim>& tile, const QueryRows<Config>& rows,
-                                             const float* rope, int base, float factor, int thread) {
+// Rotates the query rows [first_row, first_row + Rows) of a tile by (position - base)
+// and hands each chunk to store(row, chunk, elements); rows that do not exist become
+// zeros. A thread takes one unit of one token, for all heads: they share the angles.
+template <class Config, int Rows, int Threads, class Store>
+__device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int first_row,
+                                             int thread, Store store) {
   using Units = RotationUnits<Config>;
-  for_each_cell<Rows, Units::count, Threads>(thread, [&](int row, int unit) {
+  constexpr int group = Config::group;
+  const int first_token = first_row / group, tokens = (first_row + Rows - 1) / group + 1 - first_token;
+  for (int i = thread; i < tokens * Units::count; i += Threads) {
+    const int token = first_token + i / Units::count, unit = i % Units::count;
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
-    uint4 first = make_uint4(0, 0, 0, 0), second = first;
-    if (row < rows.count) {
-      const int token = row / Config::group, head = row % Config::group;
-      const unsigned char* source = rows.q + token * rows.token_bytes + head * (Config::head_dim * 2);
-      first = ptx::load_16(source + a * chunk_bytes);
-      second = ptx::load_16(source + b * chunk_bytes);
-      rotate_unit<Config>(first, second, rope, rows.positions[token] - base, unit, factor);
+    const bool exists = token * group < rows.count;
+#if KGEN_ROPE
+    Angles angles;
+    const bool rotated = exists && unit < Units::rotated;
+    if (rotated) angles = angles_at<Config>(rope, rows.positions[token] - base, unit * chunk_elements);
+#endif
+#pragma unroll 2
+    for (int head = 0; head < group; ++head) {
+      const int row = token * group + head;
+      if (row < first_row || row >= first_row + Rows) continue;
+      uint4 first = make_uint4(0, 0, 0, 0), second = first;
+      if (exists) {
+        const unsigned char* source = rows.q + token * rows.token_bytes + head * (Config::head_dim * 2);
+        first = ptx::load_16(source + a * chunk_bytes);
+        second = ptx::load_16(source + b * chunk_bytes);
+#if KGEN_ROPE
+        if (rotated) rotate_chunks<Config>(first, second, angles, factor);
+#endif
+      }
+      store(row, a, first);
+      store(row, b, second);
     }
-    ptx::store_16(tile.bytes + tile_byte<Config::head_dim>(row, a), first);
-    ptx::store_16(tile.bytes + tile_byte<Config::head_dim>(row, b), second);
-  });
+  }
 }
 
 // ---- keys ----
