@@ -55,6 +55,7 @@ func (c *buildCommand) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	defer compilation.stop()
 	bar := a.progress()
 	err = compilation.compile(ctx, all, build.Options{OnProgress: bar.set})
 	bar.end()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -66,10 +67,11 @@ func generate(specs []spec.Spec) ([]generated, error) {
 	return all, errors.Join(errs...)
 }
 
-// compilation compiles specs' kernels.
+// compilation compiles specs' kernels, until it is stopped.
 type compilation struct {
 	compiler build.Compiler
 	cache    cubincache.Cache
+	stop     func()
 }
 
 func (a *app) compilation(ctx context.Context, choice build.Choice) (compilation, error) {
@@ -81,7 +83,12 @@ func (a *app) compilation(ctx context.Context, choice build.Choice) (compilation
 	if err != nil {
 		return compilation{}, err
 	}
-	return compilation{compiler: c, cache: cubincache.Cache{Dir: p.cubins}}, nil
+	self, err := os.Executable()
+	if err != nil {
+		return compilation{}, fmt.Errorf("find kgen's own file, which compiles in processes of its own: %w", err)
+	}
+	isolated, stop := build.Isolate(c, self, workerName)
+	return compilation{compiler: isolated, cache: cubincache.Cache{Dir: p.cubins}, stop: stop}, nil
 }
 
 // compile compiles every kernel for every target of its plan, and completes

@@ -57,6 +57,7 @@ func (c *inspectCommand) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	defer compilation.stop()
 	if c.PTX {
 		return a.ptx(ctx, compilation.compiler, all[0].output.Kernels)
 	}

@@ -32,6 +32,8 @@ type commands struct {
 	Toolchain  toolchainCommand  `cmd:"" help:"Install or show NVIDIA's compilers."`
 	Completion completionCommand `cmd:"" help:"Print the code that gives a shell tab completion."`
 	Version    versionCommand    `cmd:"" help:"Show the version."`
+
+	Worker workerCommand `cmd:"" name:"compile-worker" hidden:"" help:"Compile what standard input asks for."`
 }
 
 const description = `Attention kernels for NVIDIA GPUs from a YAML spec.
