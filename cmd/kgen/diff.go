@@ -12,6 +12,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/kgen-project/kgen/gen/emit"
+	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
 )
@@ -49,12 +50,7 @@ func (c *diffCommand) Run(a *app) error {
 	if first.built != second.built {
 		return usagef("%s and %s: one is a spec and the other a folder; build the spec, then compare the folders", c.A, c.B)
 	}
-	differences := []difference{}
-	for _, field := range slices.Sorted(maps.Keys(union(first.values, second.values))) {
-		if x, y := first.values[field], second.values[field]; x != y {
-			differences = append(differences, difference{field, x, y})
-		}
-	}
+	differences := compare(first, second)
 	if err := c.print(a, differences); err != nil {
 		return usageError{err}
 	}
@@ -84,16 +80,43 @@ func (c *diffCommand) print(a *app, differences []difference) error {
 	return a.table([]string{"field", c.A, c.B}, rows)
 }
 
-func union(a, b map[string]any) map[string]any {
-	all := maps.Clone(a)
-	maps.Copy(all, b)
-	return all
-}
-
-// described is a spec or a built folder as values by the path of their field.
+// described is a spec or a built folder as values by the path of their field,
+// some of them in groups: one a kernel and target.
 type described struct {
 	built  bool
 	values map[string]any
+	groups map[string]string // of a field; absent: none
+}
+
+func newDescribed(built bool) described {
+	return described{built: built, values: map[string]any{}, groups: map[string]string{}}
+}
+
+func (d described) add(group, name string, value any) {
+	field := name
+	if group != "" {
+		field = group + "." + name
+		d.groups[field] = group
+		d.values[group] = "there"
+	}
+	d.values[field] = value
+}
+
+// compare gives one difference for a group that only one of the two has.
+func compare(a, b described) []difference {
+	fields := maps.Clone(a.values)
+	maps.Copy(fields, b.values)
+	differences := []difference{}
+	for _, field := range slices.Sorted(maps.Keys(fields)) {
+		group := cmp.Or(a.groups[field], b.groups[field])
+		if group != "" && a.values[group] != b.values[group] {
+			continue
+		}
+		if x, y := a.values[field], b.values[field]; x != y {
+			differences = append(differences, difference{field, x, y})
+		}
+	}
+	return differences
 }
 
 func (a *app) fields(path string) (described, error) {
@@ -106,92 +129,92 @@ func (a *app) fields(path string) (described, error) {
 		if err != nil {
 			return described{}, fmt.Errorf("%s: %w", path, err)
 		}
-		values, err := manifestFields(m)
-		return described{true, values}, err
+		return describeManifest(m)
 	}
 	s, err := a.readSpec(path)
 	if err != nil {
 		return described{}, err
 	}
-	values, err := specFields(s)
-	return described{false, values}, err
+	return describeSpec(s)
 }
 
-// specFields is the resolved fields by the paths they have in a file, the
+// describeSpec has the resolved fields by the paths they have in a file, the
 // digest, and the plans.
-func specFields(s spec.Spec) (map[string]any, error) {
-	all, err := generate([]spec.Spec{s})
+func describeSpec(s spec.Spec) (described, error) {
+	plans, err := plan.All(s)
 	if err != nil {
-		return nil, err
+		return described{}, err
 	}
 	var tree any
 	if err := yaml.Unmarshal(spec.Marshal(s), &tree); err != nil {
-		return nil, fmt.Errorf("read the resolved spec: %w", err)
+		return described{}, fmt.Errorf("read the resolved spec: %w", err)
 	}
-	values := map[string]any{"digest": spec.Digest(s)}
-	flatten(values, "", tree)
-	for _, k := range all[0].output.Kernels {
-		p := k.Plan
+	d := newDescribed(false)
+	d.add("", "digest", spec.Digest(s))
+	d.flatten("", "", tree)
+	for _, p := range plans {
 		for _, t := range p.Targets {
-			at := fmt.Sprintf("plan.%s.%s.", p.Kind, t)
-			values[at+"family"] = string(p.Family)
-			for name, n := range map[string]int{"rows": p.Rows, "keys": p.Keys, "stages": p.Stages, "warps": p.Warps, "shared_bytes": p.Shared} {
-				values[at+name] = n
-			}
+			group := fmt.Sprintf("plan.%s.%s", p.Kind, t)
+			d.add(group, "family", string(p.Family))
+			d.add(group, "rows", p.Rows)
+			d.add(group, "keys", p.Keys)
+			d.add(group, "stages", p.Stages)
+			d.add(group, "warps", p.Warps)
+			d.add(group, "shared_bytes", p.Shared)
 		}
 	}
-	return values, nil
+	return d, nil
 }
 
-// manifestFields has what the manifest says of a kernel under its kind and
+// describeManifest has what the manifest says of a kernel under its kind and
 // target, so that kernels with other plans are compared.
-func manifestFields(m abi.Manifest) (map[string]any, error) {
+func describeManifest(m abi.Manifest) (described, error) {
+	d := newDescribed(true)
 	kernels := m.Kernels
 	m.Kernels = nil
-	values := map[string]any{}
-	add := func(path string, v any) error {
-		data, err := json.Marshal(v)
-		if err != nil {
-			return err
-		}
-		var tree any
-		if err := json.Unmarshal(data, &tree); err != nil {
-			return err
-		}
-		flatten(values, path, tree)
-		return nil
-	}
-	if err := add("", m); err != nil {
-		return nil, err
+	if err := d.addJSON("", m); err != nil {
+		return described{}, err
 	}
 	for _, k := range kernels {
 		targets := k.Targets
 		k.Targets = nil
 		for _, t := range targets {
-			path := fmt.Sprintf("%s.%s", k.Kind, t.Target)
-			if err := cmp.Or(add(path, k), add(path, t)); err != nil {
-				return nil, err
+			group := fmt.Sprintf("%s.%s", k.Kind, t.Target)
+			if err := cmp.Or(d.addJSON(group, k), d.addJSON(group, t)); err != nil {
+				return described{}, err
 			}
 		}
 	}
-	return values, nil
+	return d, nil
 }
 
-// flatten adds the leaves of a tree of maps and lists; a list of leaves is one.
-func flatten(values map[string]any, path string, tree any) {
+func (d described) addJSON(group string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	var tree any
+	if err := json.Unmarshal(data, &tree); err != nil {
+		return err
+	}
+	d.flatten(group, "", tree)
+	return nil
+}
+
+// flatten adds the leaves of a tree of maps; a list is a leaf.
+func (d described) flatten(group, path string, tree any) {
 	switch t := tree.(type) {
 	case map[string]any:
 		for name, v := range t {
-			at := name
 			if path != "" {
-				at = path + "." + name
+				name = path + "." + name
 			}
-			flatten(values, at, v)
+			d.flatten(group, name, v)
 		}
 	case []any:
-		values[path] = fmt.Sprint(t)
+		d.add(group, path, fmt.Sprint(t))
 	case nil:
 	default:
-		values[path] = t
+		d.add(group, path, t)
 	}
 }

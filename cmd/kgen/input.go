@@ -11,9 +11,8 @@ import (
 	"github.com/kgen-project/kgen/gen/spec"
 )
 
-// maxInput is more than any file that kgen reads may have; what is longer is
-// cut, and refused by what parses it.
-const maxInput = 4 << 20
+// maxInput is more bytes than any spec or config may have.
+const maxInput = 16 << 20
 
 const stdinName = "<stdin>"
 
@@ -30,9 +29,12 @@ func (a *app) read(path string) (name string, data []byte, err error) {
 		defer f.Close()
 		from = f
 	}
-	data, err = io.ReadAll(io.LimitReader(from, maxInput))
+	data, err = io.ReadAll(io.LimitReader(from, maxInput+1))
 	if err != nil {
 		return "", nil, usagef("read %s: %w", name, err)
+	}
+	if len(data) > maxInput {
+		return "", nil, usagef("%s has more than %s: it is neither a spec nor a config.json", name, sizeText(maxInput))
 	}
 	return name, data, nil
 }

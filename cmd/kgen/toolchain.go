@@ -12,7 +12,8 @@ type toolchainCommand struct {
 }
 
 type toolchainInstall struct {
-	NVCC bool `name:"nvcc" help:"Install nvcc too."`
+	NVCC      bool `name:"nvcc" help:"Install nvcc too."`
+	IfMissing bool `help:"Do nothing where NVRTC is found, such as that of a CUDA toolkit."`
 }
 
 func (toolchainInstall) Help() string {
@@ -25,6 +26,9 @@ func (c *toolchainInstall) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	if c.IfMissing && !c.NVCC && toolchain.Find(p.toolchain).NVRTC != "" {
+		return a.showTools(ctx)
+	}
 	o := toolchain.InstallOptions{NVCC: c.NVCC}
 	if isTerminal(a.stderr) {
 		o.Out = a.stderr
@@ -32,11 +36,7 @@ func (c *toolchainInstall) Run(ctx context.Context, a *app) error {
 	if err := toolchain.Install(ctx, p.toolchain, o); err != nil {
 		return err
 	}
-	tools, err := a.tools(ctx)
-	if err != nil {
-		return err
-	}
-	return a.printTools(tools)
+	return a.showTools(ctx)
 }
 
 type toolchainShow struct {
@@ -52,14 +52,14 @@ type tool struct {
 }
 
 func (c *toolchainShow) Run(ctx context.Context, a *app) error {
+	if !c.JSON {
+		return a.showTools(ctx)
+	}
 	tools, err := a.tools(ctx)
 	if err != nil {
 		return err
 	}
-	if c.JSON {
-		return a.json(tools)
-	}
-	return a.printTools(tools)
+	return a.json(tools)
 }
 
 func (a *app) tools(ctx context.Context) ([]tool, error) {
@@ -86,7 +86,11 @@ func (a *app) tools(ctx context.Context) ([]tool, error) {
 	return tools, nil
 }
 
-func (a *app) printTools(tools []tool) error {
+func (a *app) showTools(ctx context.Context) error {
+	tools, err := a.tools(ctx)
+	if err != nil {
+		return err
+	}
 	var rows [][]string
 	for _, t := range tools {
 		rows = append(rows, []string{t.Name, t.Version + t.Problem, t.Path})

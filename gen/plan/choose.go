@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/kgen-project/kgen/gen/spec"
 )
@@ -18,7 +19,9 @@ func All(s spec.Spec) ([]Plan, error) {
 		for _, target := range s.Targets {
 			p, err := Choose(s, kind, target)
 			if err != nil {
-				errs = append(errs, err)
+				if same := func(e error) bool { return e.Error() == err.Error() }; !slices.ContainsFunc(errs, same) {
+					errs = append(errs, err) // once, where it is not about the target
+				}
 				continue
 			}
 			plans = share(plans, first, p)

@@ -24,14 +24,19 @@ func NVRTC(cacheDir string, toolchainDirs ...string) func(context.Context, Sourc
 	})
 }
 
-// defaultCompile is NVRTC with kgen's folders in the user's cache directory. A
-// user without one does without the cache.
+// defaultCompile is NVRTC with the folders that the kgen command has: in
+// KGEN_CACHE_DIR, or else in the user's cache directory. A user without one does
+// without the cache.
 func defaultCompile() func(context.Context, Source) ([]byte, error) {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return NVRTC("")
+	dir := os.Getenv("KGEN_CACHE_DIR")
+	if dir == "" {
+		user, err := os.UserCacheDir()
+		if err != nil {
+			return NVRTC("")
+		}
+		dir = filepath.Join(user, "kgen")
 	}
-	return NVRTC(filepath.Join(dir, "kgen", "cubins"), filepath.Join(dir, "kgen", "toolchain"))
+	return NVRTC(filepath.Join(dir, "cubins"), filepath.Join(dir, "toolchain"))
 }
 
 // compiler is what is used of an nvrtc.Library.
