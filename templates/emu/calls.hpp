@@ -7,7 +7,7 @@ extern "C" {
 
 // What the running CUDA thread sees of itself.
 struct KgenHere {
-  int thread, block_x, block_y;
+  int thread, block_x, block_y, grid_x;
   unsigned char* shared;  // the block's dynamic shared memory
 };
 extern KgenHere kgen_here;

@@ -96,6 +96,7 @@ inline int lane_index() { return kgen_here.thread % 32; }
 inline int warp_index() { return kgen_here.thread / 32; }
 inline int block_x() { return kgen_here.block_x; }
 inline int block_y() { return kgen_here.block_y; }
+inline int grid_x() { return kgen_here.grid_x; }
 
 // ---- barriers ----
 inline void sync_threads(int line = __builtin_LINE()) { kgen_sync_threads(line); }

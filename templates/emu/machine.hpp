@@ -143,6 +143,7 @@ class Machine {
     for (int block : order) {
       kgen_here.block_x = block % launch.grid[0];
       kgen_here.block_y = block / launch.grid[0] % launch.grid[1];
+      kgen_here.grid_x = launch.grid[0];
       random_ = Random(launch.seed ^ (static_cast<uint64_t>(block) + 1) * 0xd1342543de82ef95u);
       if (!(good = run_block())) break;
     }

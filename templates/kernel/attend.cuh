@@ -3,6 +3,7 @@
 // rows / warps of the rows.
 #pragma once
 #include "../tile/item.cuh"
+#include "../tile/store.cuh"
 
 namespace kgen {
 
@@ -17,44 +18,6 @@ struct AttendShared {
   float sum[2 * Config::rows / Config::warps / 16][Config::threads];
 };
 
-// Writes one warp's rows. Final rows go through the warp's own rows of the query
-// tile, to be written 16 bytes a lane; partial rows are fp32 and fill whole
-// sectors as they are.
-template <class Config, int MTiles>
-__device__ __forceinline__ void store_rows(const AttendParams& params, const Item& item, int kv_head, int rows, unsigned char* staging,
-                                           const Accumulator<MTiles, Config::v_head_dim>& output, const Softmax<MTiles>& softmax,
-                                           float scale_log2, int first_row, int lane) {
-  constexpr int dim = Config::v_head_dim, chunks = dim / chunk_elements;
-#pragma unroll
-  for (int m = 0; m < MTiles; ++m)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = first_row + 16 * m + 8 * h + lane / 4;
-      if (row >= rows) continue;
-      const RowResult r = row_result<Config>(params, item, kv_head, row);
-      const float sum = softmax.sum[m][h], maximum = softmax.maximum[m][h];
-      const float factor = row_normaliser<Config>(params, item, r, maximum, sum, scale_log2);
-      if (lane % 4 == 0) store_log_sum_exp(params, item, r, log_sum_exp2(maximum, sum, scale_log2));
-#pragma unroll
-      for (int n = 0; n < dim / 8; ++n) {
-        const float x = output.block[m][n][2 * h] * factor, y = output.block[m][n][2 * h + 1] * factor;
-        if (item.slot == FINAL) {
-          *reinterpret_cast<uint32_t*>(staging + tile_byte<Config::head_dim>(row, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y);
-        } else {
-          *reinterpret_cast<float2*>(static_cast<float*>(params.partial_out) + r.vector * dim + 8 * n + 2 * (lane % 4)) = make_float2(x, y);
-        }
-      }
-    }
-  if (item.slot != FINAL) return;
-  ptx::sync_warp();
-  for (int i = lane; i < 16 * MTiles * chunks; i += 32) {
-    const int row = first_row + i / chunks, chunk = i % chunks;
-    if (row >= rows) break;
-    ptx::store_16(output_row<Config>(params, row_result<Config>(params, item, kv_head, row)) + chunk * chunk_bytes,
-                  ptx::load_16(staging + tile_byte<Config::head_dim>(row, chunk)));
-  }
-}
-
 template <class Config>
 __device__ __forceinline__ void attend(const AttendParams& params) {
   using Element = typename Config::Element;
@@ -66,7 +29,8 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
   AttendShared<Config>& shared = *reinterpret_cast<AttendShared<Config>*>(ptx::dynamic_shared());
   const int thread = ptx::thread_index(), lane = ptx::lane_index(), first_row = ptx::warp_index() * rows_per_warp;
   const int kv_head = ptx::block_y();
-  const Item& item = work_item(params);
+  // A reference, not a copy: the accumulators need the registers.
+  const Item& item = pointer<Item>(params.items)[ptx::block_x()];
   if (item.q_count == 0) return;
   const float* rope = pointer<float>(params.rope);
   const float scale_log2 = score_exponent<Config>(params);
@@ -77,7 +41,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
   if (thread == 0) {
     shared.tile[0] = first_tile(params, item.run_begin, item.run_end);
 #pragma unroll
-    for (int s = 1; s < stages; ++s) shared.tile[s] = tile_after<keys>(params, shared.tile[s - 1]);
+    for (int s = 1; s < stages; ++s) shared.tile[s] = tile_after<keys>(params, shared.tile[s - 1], item.run_end);
   }
   ptx::sync_threads();
   auto load_key = [&](int slot, int stage) {
@@ -119,7 +83,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
 #endif
     ptx::sync_threads();  // all threads' keys are there; all warps have left the previous tile
     load_value(value_slot, value_stage);
-    if (thread == 0) shared.tile[last_slot] = tile_after<keys>(params, shared.tile[value_slot]);
+    if (thread == 0) shared.tile[last_slot] = tile_after<keys>(params, shared.tile[value_slot], item.run_end);
 
     if (needs_rotation(rotated_run, tile.run)) {
       rotate_query<Config, Config::rows, threads>(query_rows<Config>(params, item, kv_head), rope, rotation_base(tile), params.rope_scale, 0, thread,
@@ -152,7 +116,8 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
   softmax.load_sums(shared.sum, thread);
   softmax.finish();
   // Its last reads of its own query rows are behind the warp; no other warp reads them.
-  store_rows<Config, m_tiles>(params, item, kv_head, item.q_count * Config::group, shared.query.bytes, output, softmax, scale_log2, first_row, lane);
+  store_rows<Config, m_tiles>(params, item, kv_head, output, softmax, scale_log2, first_row, lane,
+                              [&](int row, int chunk) { return shared.query.bytes + tile_byte<Config::head_dim>(row, chunk); });
 }
 
 }  // namespace kgen

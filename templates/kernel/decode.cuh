@@ -70,7 +70,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   DecodeShared<Config>& shared = *reinterpret_cast<DecodeShared<Config>*>(ptx::dynamic_shared());
   const int lane = ptx::lane_index(), warp = ptx::warp_index();
   const int kv_head = ptx::block_y();
-  const Item& item = work_item(params);
+  const Item& item = pointer<Item>(params.items)[ptx::block_x()];
   if (item.q_count == 0) return;
   const QueryRows<Config> rows = query_rows<Config>(params, item, kv_head);
   const float* rope = pointer<float>(params.rope);
@@ -79,7 +79,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
 
   // A warp's tiles are every warps-th of the item's, from its own number on.
   auto skip = [&](KeyTile tile, int tiles) {
-    for (int i = 0; i < tiles; ++i) tile = tile_after<keys>(params, tile);
+    for (int i = 0; i < tiles; ++i) tile = tile_after<keys>(params, tile, item.run_end);
     return tile;
   };
   KeyTile tile = skip(first_tile(params, item.run_begin, item.run_end), warp), next = tile;

@@ -16,6 +16,7 @@ __device__ __forceinline__ int lane_index() { return threadIdx.x % 32; }
 __device__ __forceinline__ int warp_index() { return threadIdx.x / 32; }
 __device__ __forceinline__ int block_x() { return blockIdx.x; }
 __device__ __forceinline__ int block_y() { return blockIdx.y; }
+__device__ __forceinline__ int grid_x() { return gridDim.x; }
 
 // ---- barriers ----
 __device__ __forceinline__ void sync_threads() { __syncthreads(); }

@@ -5,8 +5,6 @@
 
 namespace kgen {
 
-__device__ __forceinline__ const Item& work_item(const AttendParams& params) { return pointer<Item>(params.items)[ptx::block_x()]; }
-
 // A tile of keys: the tokens from `begin` on, of those of its run before `end`.
 struct KeyTile {
   int run;  // -1: there is no tile
@@ -25,12 +23,13 @@ __device__ __forceinline__ KeyTile first_tile(const AttendParams& params, int ru
   return {-1, 0, 0, 0, 0, 0};
 }
 
-// The tile of Keys tokens that follows; a tile never spans two runs.
+// The tile of Keys tokens that follows, of the runs before run_end; a tile never
+// spans two runs.
 template <int Keys>
-__device__ __forceinline__ KeyTile tile_after(const AttendParams& params, KeyTile tile) {
+__device__ __forceinline__ KeyTile tile_after(const AttendParams& params, KeyTile tile, int run_end) {
   if (!tile.exists()) return tile;
   tile.begin += Keys;
-  return tile.begin < tile.end ? tile : first_tile(params, tile.run + 1, work_item(params).run_end);
+  return tile.begin < tile.end ? tile : first_tile(params, tile.run + 1, run_end);
 }
 
 }  // namespace kgen

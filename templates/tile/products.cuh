@@ -20,6 +20,16 @@ struct Accumulator {
 #pragma unroll
         for (int i = 0; i < 4; ++i) block[m][n][i] = 0.f;
   }
+
+  // factor[m][h] belongs to the lane's row g + 8h of block m.
+  __device__ __forceinline__ void scale_rows(const float (&factor)[MTiles][2]) {
+#pragma unroll
+    for (int m = 0; m < MTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < Columns / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) block[m][n][i] *= factor[m][i / 2];
+  }
 };
 
 // scores = query * key^T. The warp's rows start at `first_row` of the query tile.

@@ -19,10 +19,11 @@ struct Softmax {
       for (int h = 0; h < 2; ++h) maximum[m][h] = -ptx::infinity(), sum[m][h] = 0.f;
   }
 
-  // Turns a tile of scores into weights and rescales the output so far.
-  // scale_log2 is the factor from a score to its exponent of 2; it is positive.
-  template <int Keys, int Dim>
-  __device__ __forceinline__ void update(Accumulator<MTiles, Keys>& scores, Accumulator<MTiles, Dim>& output, float scale_log2) {
+  // Turns a tile of scores into weights. The output so far is to be multiplied by
+  // `rescale`, row by row. scale_log2 is the factor from a score to its exponent of
+  // 2; it is positive.
+  template <int Keys>
+  __device__ __forceinline__ void weigh(Accumulator<MTiles, Keys>& scores, float (&rescale)[MTiles][2], float scale_log2) {
 #pragma unroll
     for (int m = 0; m < MTiles; ++m) {
 #pragma unroll
@@ -35,7 +36,7 @@ struct Softmax {
         top = ptx::maximum(top, maximum[m][h]);
         // A row that has seen no key yet has maximum -inf; -inf - -inf is NaN.
         const float shift = top == -ptx::infinity() ? 0.f : top * scale_log2;
-        const float rescale = ptx::exp2_approx(ptx::multiply_add(maximum[m][h], scale_log2, -shift));
+        rescale[m][h] = ptx::exp2_approx(ptx::multiply_add(maximum[m][h], scale_log2, -shift));
         maximum[m][h] = top;
         float added = 0.f;
 #pragma unroll
@@ -46,11 +47,17 @@ struct Softmax {
             added += scores.block[m][n][i];
           }
         }
-        sum[m][h] = ptx::multiply_add(sum[m][h], rescale, added);
-#pragma unroll
-        for (int n = 0; n < Dim / 8; ++n) output.block[m][n][2 * h] *= rescale, output.block[m][n][2 * h + 1] *= rescale;
+        sum[m][h] = ptx::multiply_add(sum[m][h], rescale[m][h], added);
       }
     }
+  }
+
+  // The same, and rescales the output.
+  template <int Keys, int Dim>
+  __device__ __forceinline__ void update(Accumulator<MTiles, Keys>& scores, Accumulator<MTiles, Dim>& output, float scale_log2) {
+    float rescale[MTiles][2];
+    weigh(scores, rescale, scale_log2);
+    output.scale_rows(rescale);
   }
 
   template <int Threads>

@@ -1,0 +1,239 @@
+// attend, many rows, on Hopper: prefill and extend. One warp keeps the tensor
+// copies of K and V in flight; each further warpgroup owns 64 rows of the tile and
+// does the softmax of one tile of keys under the products of the next. Blocks are
+// persistent: the copies of the next item start under the end of this one.
+#pragma once
+#include "../tile/item.cuh"
+#include "../tile/store.cuh"
+#include "../tile/warpgroup.cuh"
+
+namespace kgen {
+
+template <class Config>
+struct AttendSm90Shared {
+  ColumnTile<Config::rows, Config::head_dim> query;  // rotated; at the end of an item, the outputs
+  ColumnTile<Config::keys, Config::head_dim> key[Config::stages];
+  ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
+  KeyTile tile[Config::stages];  // that of the keys in the stage; one that does not exist ends an item
+  alignas(8) unsigned long long key_full[Config::stages], key_free[Config::stages];
+  unsigned long long value_full[Config::stages], value_free[Config::stages];
+};
+
+// A place in a ring of stages, and the parity of the ring's round.
+template <int Stages>
+struct RingPlace {
+  int stage = 0, parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == Stages) stage = 0, parity ^= 1;
+  }
+};
+
+// One block's share of the work: every grid_x()-th pair of an item and a KV head.
+struct Work {
+  int index, end;
+
+  __device__ __forceinline__ static Work first(const AttendParams& params) { return {ptx::block_x(), params.item_count * params.kv_heads}; }
+  __device__ __forceinline__ bool exists() const { return index < end; }
+  __device__ __forceinline__ void next() { index += ptx::grid_x(); }
+};
+
+// ---- the producer ----
+
+// Starts the copies of one KV head of a tile's pages; lane i takes the i-th box.
+template <class Config, int Dim>
+__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const KeyTile& tile,
+                                          const int32_t* pages, int kv_head, int lane) {
+  // A box is 64 columns of a page, or of the tile's part of a larger page.
+  constexpr int box_rows = Config::page_size < Config::keys ? Config::page_size : Config::keys;
+  constexpr int columns = Dim / column_elements, box_bytes = box_rows * column_elements * 2;
+  const int tokens = tile.end - tile.begin;
+  const int boxes = tokens < Config::keys ? (tokens + box_rows - 1) / box_rows : Config::keys / box_rows;
+  if (lane == 0) ptx::barrier_arrive_expecting(full, boxes * columns * box_bytes);
+  ptx::sync_warp();
+#pragma unroll 1  // the producer has few registers
+  for (int i = lane; i < boxes * columns; i += 32) {
+    const int box = i / columns, column = i % columns, token = tile.begin + box * box_rows;
+    ptx::tensor_copy(ptx::shared_address(target.bytes) + column * ColumnTile<Config::keys, Dim>::column_bytes + box * box_bytes, map, full,
+                     column * column_elements, token % Config::page_size, kv_head, pages[tile.page + token / Config::page_size]);
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane) {
+  const int32_t* pages = pointer<int32_t>(params.page_table);
+  RingPlace<Config::stages> key, value;
+  for (Work work = Work::first(params); work.exists(); work.next()) {
+    const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
+    const int kv_head = work.index % params.kv_heads, run_end = item.run_end;
+    if (item.q_count == 0) continue;
+    for (KeyTile tile = first_tile(params, item.run_begin, run_end);; tile = tile_after<Config::keys>(params, tile, run_end)) {
+      ptx::barrier_wait(ptx::shared_address(&shared.key_free[key.stage]), key.parity ^ 1);
+      if (lane == 0) shared.tile[key.stage] = tile;
+      copy_tile<Config>(shared.key[key.stage], params.k_map, ptx::shared_address(&shared.key_full[key.stage]), tile, pages, kv_head, lane);
+      key.advance();
+      if (!tile.exists()) break;
+      ptx::barrier_wait(ptx::shared_address(&shared.value_free[value.stage]), value.parity ^ 1);
+      copy_tile<Config>(shared.value[value.stage], params.v_map, ptx::shared_address(&shared.value_full[value.stage]), tile, pages, kv_head, lane);
+      value.advance();
+    }
+  }
+}
+
+// ---- a consumer: one warpgroup ----
+
+// Zeros the rows of a tile of values that lie past the end of their run: a zero
+// weight times what a page held before could be NaN.
+template <class Config>
+__device__ __forceinline__ void clear_missing_values(ColumnTile<Config::keys, Config::v_head_dim>& values, const KeyTile& tile, int thread) {
+  constexpr int chunks = Config::v_head_dim / chunk_elements;
+  const int tokens = tile.end - tile.begin;
+  for (int i = tokens * chunks + thread; i < Config::keys * chunks; i += 128) {
+    ptx::store_16(values.bytes + column_byte<Config::keys>(i / chunks, i % chunks), make_uint4(0, 0, 0, 0));
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Shared<Config>& shared, int warpgroup, int thread) {
+  using Element = typename Config::Element;
+  constexpr int keys = Config::keys, rows_per_group = 64;
+  const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group, first_row = group_row + thread / 32 * 16;
+  const float* rope = pointer<float>(params.rope);
+  const float scale_log2 = score_exponent<Config>(params);
+  const uint32_t query = ptx::shared_address(shared.query.bytes);
+  RingPlace<Config::stages> key, value;
+  auto release = [&](unsigned long long& free) {
+    if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&free));
+  };
+  auto wait_for_group = [&]() { ptx::named_barrier_sync(1 + warpgroup, 128); };
+
+  for (Work work = Work::first(params); work.exists(); work.next()) {
+    const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
+    const int kv_head = work.index % params.kv_heads;
+    if (item.q_count == 0) continue;
+
+    Accumulator<1, keys> scores;
+    Accumulator<1, Config::v_head_dim> output;
+    WeightFragments<keys> weights;
+    Softmax<1> softmax;
+    float rescale[1][2];
+    output.clear();
+    softmax.clear();
+
+    int rotated_run = -1;
+    auto rotate_for = [&](const KeyTile& tile) {
+      if (!needs_rotation(rotated_run, tile.run)) return;
+      rotated_run = tile.run;
+      rotate_query<Config, rows_per_group, 128>(query_rows<Config>(params, item, kv_head), rope, rotation_base(tile), params.rope_scale, group_row, thread,
+                                                [&](int row, int chunk, uint4 elements) { ptx::store_16(shared.query.bytes + column_byte<Config::rows>(row, chunk), elements); });
+      ptx::fence_async_shared();
+      wait_for_group();
+    };
+    auto take_keys = [&]() {
+      ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);
+      return shared.tile[key.stage];
+    };
+    auto take_values = [&](const KeyTile& tile) {
+      ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity);
+      if (tile.end - tile.begin >= keys) return;
+      clear_missing_values<Config>(shared.value[value.stage], tile, thread);
+      ptx::fence_async_shared();
+      wait_for_group();
+    };
+    auto mask = [&](const KeyTile& tile) {
+#if KGEN_SOFT_CAP
+      cap_scores<Config>(scores, params.scale);
+#endif
+      if (needs_mask<Config, keys>(tile, item.q_index)) {
+        mask_scores(scores, first_row, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
+      }
+    };
+
+    KeyTile tile = take_keys();
+    if (tile.exists()) {
+      rotate_for(tile);
+      ptx::wgmma_fence();
+      start_query_times_keys<Element, Config::rows, keys, Config::head_dim>(scores, query, group_row, ptx::shared_address(shared.key[key.stage].bytes));
+      ptx::wgmma_wait<0>();
+      touch(scores);
+      release(shared.key_free[key.stage]);
+      key.advance();
+      mask(tile);
+      softmax.weigh(scores, rescale, scale_log2);
+      to_fragments<Element>(weights, scores);
+
+      for (;;) {
+        const KeyTile next = take_keys();
+        if (!next.exists()) break;
+        take_values(tile);
+        rotate_for(next);
+        ptx::wgmma_fence();
+        start_query_times_keys<Element, Config::rows, keys, Config::head_dim>(scores, query, group_row, ptx::shared_address(shared.key[key.stage].bytes));
+        start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes));
+        ptx::wgmma_wait<1>();  // the scores; the outputs go on
+        touch(scores);
+        release(shared.key_free[key.stage]);
+        key.advance();
+        mask(next);
+        softmax.weigh(scores, rescale, scale_log2);
+        ptx::wgmma_wait<0>();
+        touch(output);
+        release(shared.value_free[value.stage]);
+        value.advance();
+        output.scale_rows(rescale);
+        to_fragments<Element>(weights, scores);
+        tile = next;
+      }
+
+      take_values(tile);
+      ptx::wgmma_fence();
+      start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes));
+      ptx::wgmma_wait<0>();
+      touch(output);
+      release(shared.value_free[value.stage]);
+      value.advance();
+    }
+    release(shared.key_free[key.stage]);  // of the tile that does not exist
+    key.advance();
+
+    softmax.finish();
+    // The warp's last reads of its own query rows are behind it.
+    store_rows<Config, 1>(params, item, kv_head, output, softmax, scale_log2, first_row, lane,
+                          [&](int row, int chunk) { return shared.query.bytes + column_byte<Config::rows>(row, chunk); });
+    wait_for_group();  // the query tile may be written anew
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void attend_sm90(const AttendParams& params) {
+  constexpr int consumers = Config::rows / 64, stages = Config::stages;
+  static_assert(Config::threads == 128 * (1 + consumers), "a warpgroup of producers, and one for each 64 rows");
+  static_assert(sizeof(AttendSm90Shared<Config>) == Config::shared_bytes, "the plan's shared memory");
+  static_assert(Config::v_head_dim <= Config::head_dim, "the outputs are staged in the query tile");
+  AttendSm90Shared<Config>& shared = *reinterpret_cast<AttendSm90Shared<Config>*>(ptx::dynamic_shared());
+
+  const int thread = ptx::thread_index();
+  if (thread == 0) {
+    for (int s = 0; s < stages; ++s) {
+      ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
+      ptx::barrier_init(ptx::shared_address(&shared.value_full[s]), 1);
+      ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), 4 * consumers);
+      ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), 4 * consumers);
+    }
+    ptx::barrier_init_fence();
+    ptx::tensor_map_prefetch(params.k_map);
+    ptx::tensor_map_prefetch(params.v_map);
+  }
+  ptx::sync_threads();
+
+  // A multiprocessor's 64 Ki registers, shared out by need.
+  if (thread < 128) {
+    if constexpr (consumers > 1) ptx::registers_give<consumers == 2 ? 24 : 32>();
+    if (thread < 32) produce<Config>(params, shared, thread);
+  } else {
+    if constexpr (consumers > 1) ptx::registers_take<consumers == 2 ? 240 : 160>();
+    consume<Config>(params, shared, thread / 128 - 1, thread % 128);
+  }
+}
+
+}  // namespace kgen

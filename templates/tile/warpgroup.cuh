@@ -1,0 +1,78 @@
+// Tiles and products of a warpgroup (sm90): 64 rows of queries against a tile of
+// keys, both in shared memory as columns of 64 elements with a 128-byte swizzle.
+#pragma once
+#include "../ptx/sm90.cuh"
+#include "products.cuh"
+
+namespace kgen {
+
+constexpr int column_elements = 64;
+
+// Rows x Dim elements, 64 columns after the other.
+template <int Rows, int Dim>
+struct alignas(1024) ColumnTile {
+  static constexpr int columns = Dim / column_elements;
+  static constexpr int column_bytes = Rows * column_elements * 2;
+  unsigned char bytes[columns * column_bytes];
+};
+
+// The byte of chunk `chunk` of row `row`.
+template <int Rows>
+__device__ __forceinline__ int column_byte(int row, int chunk) {
+  return chunk / 8 * (Rows * column_elements * 2) + tile_byte<column_elements>(row, chunk % 8);
+}
+
+constexpr int eight_rows = 8 * column_elements * 2;  // bytes
+constexpr int inner_step = 16 * 2;                    // bytes, sixteen elements along a row
+
+// Starts scores = query * key^T, for the 64 rows from first_row on.
+template <class Element, int QueryRows, int Keys, int Dim>
+__device__ __forceinline__ void start_query_times_keys(Accumulator<1, Keys>& scores, uint32_t query, int first_row, uint32_t keys) {
+  float(&d)[Keys / 2] = reinterpret_cast<float(&)[Keys / 2]>(scores.block);
+  query += first_row * (column_elements * 2);
+#pragma unroll
+  for (int k = 0; k < Dim / 16; ++k) {
+    const int column = k / 4, step = k % 4 * inner_step;
+    const uint64_t a = ptx::matrix_descriptor(query + column * ColumnTile<QueryRows, Dim>::column_bytes + step, 0, eight_rows);
+    const uint64_t b = ptx::matrix_descriptor(keys + column * ColumnTile<Keys, Dim>::column_bytes + step, 0, eight_rows);
+    ptx::Wgmma<Element, Keys>::shared(d, a, b, k > 0);
+  }
+  ptx::wgmma_commit();
+}
+
+// A tile's weights as the A fragments of its second product.
+template <int Keys>
+struct WeightFragments {
+  uint32_t step[Keys / 16][4];
+};
+
+template <class Element, int Keys>
+__device__ __forceinline__ void to_fragments(WeightFragments<Keys>& weights, const Accumulator<1, Keys>& scores) {
+#pragma unroll
+  for (int k = 0; k < Keys / 16; ++k) {
+    const float(&left)[4] = scores.block[0][2 * k], (&right)[4] = scores.block[0][2 * k + 1];
+    weights.step[k][0] = ptx::pack<Element>(left[0], left[1]);
+    weights.step[k][1] = ptx::pack<Element>(left[2], left[3]);
+    weights.step[k][2] = ptx::pack<Element>(right[0], right[1]);
+    weights.step[k][3] = ptx::pack<Element>(right[2], right[3]);
+  }
+}
+
+// Starts output += weights * value.
+template <class Element, int Keys, int Dim>
+__device__ __forceinline__ void start_weights_times_values(Accumulator<1, Dim>& output, const WeightFragments<Keys>& weights, uint32_t values) {
+  float(&d)[Dim / 2] = reinterpret_cast<float(&)[Dim / 2]>(output.block);
+#pragma unroll
+  for (int k = 0; k < Keys / 16; ++k) {
+    const uint64_t b = ptx::matrix_descriptor(values + k * 2 * eight_rows, ColumnTile<Keys, Dim>::column_bytes, eight_rows);
+    ptx::Wgmma<Element, Dim>::registers(d, weights.step[k], b, true);
+  }
+  ptx::wgmma_commit();
+}
+
+template <int Columns>
+__device__ __forceinline__ void touch(Accumulator<1, Columns>& a) {
+  ptx::wgmma_touch(reinterpret_cast<float(&)[Columns / 2]>(a.block));
+}
+
+}  // namespace kgen
