@@ -22,7 +22,9 @@ constexpr int FINAL = -1;
 constexpr int ROPE_LOW_BITS = 10;
 
 // AttendParams launches prefill, extend and decode.
-// The grid is (item_count, kv_heads); items with q_count 0 do nothing.
+// The grid is (item_count, kv_heads), or for family sm90 any number of blocks, among
+// which the pairs of an item and a KV head are shared out; items with q_count 0 do
+// nothing.
 struct AttendParams {
   void* q;                   // [tokens][query heads][head dim], un-rotated; element type of the spec
   void* k_cache;             // pages, see the spec's cache layout

@@ -44,17 +44,34 @@ func share(plans []Plan, first int, p Plan) []Plan {
 }
 
 // Choose plans one kind for one target: the tile given in the spec, completed,
-// or of the kind's usual tiles the first of which two blocks
-// fit on a multiprocessor, or else the first that fits at all.
+// in the first family that can have it. Without one it is, of the kind's usual tiles,
+// the first of which two blocks fit on a multiprocessor, or else the first that fits.
 func Choose(s spec.Spec, kind spec.Kind, target spec.Target) (Plan, error) {
-	usual := usualTiles(s, kind)
-	if usual == nil {
+	if usualTiles(s, kind, SM80) == nil {
 		return Plan{Kind: kind, Family: SM80, Targets: []spec.Target{target}, Warps: 4, MinBlocks: 1}, nil
 	}
+	fallback := ""
+	if target == "sm_90a" {
+		fallback = withoutSM90(s, kind)
+		if fallback == "" {
+			p, err := first(s, kind, target, SM90)
+			if err == nil {
+				return p, nil
+			}
+			fallback = err.Error()
+		}
+	}
+	p, err := first(s, kind, target, SM80)
+	p.Fallback = fallback
+	return p, err
+}
+
+// first is the preferred plan of one family.
+func first(s spec.Spec, kind spec.Kind, target spec.Target, family Family) (Plan, error) {
 	var fits []Plan
 	var first error
-	for _, tile := range usual {
-		p := newPlan(s, kind, target, complete(s.Tiles[kind], tile))
+	for _, tile := range usualTiles(s, kind, family) {
+		p := newPlan(s, kind, target, family, complete(s.Tiles[kind], tile))
 		if err := check(s, p); err == nil {
 			fits = append(fits, p)
 		} else if first == nil {
@@ -64,13 +81,28 @@ func Choose(s spec.Spec, kind spec.Kind, target spec.Target) (Plan, error) {
 	if len(fits) == 0 {
 		return Plan{}, first
 	}
-	// With two blocks, one's softmax hides under the other's products.
+	// With two blocks, one's softmax hides under the other's products. (An sm90
+	// block has warpgroups for that.)
 	for _, p := range fits {
-		if kind != spec.Decode && BlocksPerSM(p, target, 0) >= 2 {
+		if family == SM80 && kind != spec.Decode && BlocksPerSM(p, target, 0) >= 2 {
 			return p, nil
 		}
 	}
 	return fits[0], nil
+}
+
+// withoutSM90 says why a kind can't be of family sm90; "" where it can.
+func withoutSM90(s spec.Spec, kind spec.Kind) string {
+	const smallestPage = 8 // rows of a swizzle's pattern
+	switch {
+	case kind != spec.Prefill && kind != spec.Extend:
+		return fmt.Sprintf("%s has no kernel of family sm90", kind)
+	case s.Cache.Encoding == spec.Raw:
+		return "raw keys are rotated by the threads that copy them, and family sm90 copies by TMA"
+	case s.Cache.PageSize < smallestPage:
+		return fmt.Sprintf("TMA copies pages of %d tokens and more, not %d", smallestPage, s.Cache.PageSize)
+	}
+	return ""
 }
 
 // complete fills the fields that are not given from the usual tile.
@@ -86,9 +118,14 @@ func complete(given, usual spec.Tile) spec.Tile {
 }
 
 // usualTiles are a kind's tiles, the preferred one first; nil for kinds without tiles.
-func usualTiles(s spec.Spec, kind spec.Kind) []spec.Tile {
-	switch kind {
-	case spec.Prefill, spec.Extend:
+func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
+	switch {
+	case family == SM90 && (kind == spec.Prefill || kind == spec.Extend):
+		return []spec.Tile{
+			{Rows: 128, Keys: 128, Stages: 2, Warps: 12},
+			{Rows: 128, Keys: 64, Stages: 2, Warps: 12},
+		}
+	case kind == spec.Prefill || kind == spec.Extend:
 		// Two m16 blocks of rows a warp: each fragment of K and V that is read from
 		// shared memory then feeds two products, without which shared memory is
 		// slower than the matrix units.
@@ -97,12 +134,10 @@ func usualTiles(s spec.Spec, kind spec.Kind) []spec.Tile {
 			{Rows: 128, Keys: 64, Stages: 1, Warps: 4},
 			{Rows: 128, Keys: 32, Stages: 1, Warps: 4},
 		}
-	case spec.Decode:
+	case kind == spec.Decode:
 		// Small tiles, many in flight: a warp's copies are what hides the latency.
 		rows := (s.Model.Group() + 15) / 16 * 16
 		return []spec.Tile{
-			{Rows: rows, Keys: 16, Stages: 4, Warps: 4},
-			{Rows: rows, Keys: 16, Stages: 3, Warps: 4},
 			{Rows: rows, Keys: 16, Stages: 2, Warps: 4},
 			{Rows: rows, Keys: 16, Stages: 2, Warps: 2},
 		}
@@ -110,8 +145,8 @@ func usualTiles(s spec.Spec, kind spec.Kind) []spec.Tile {
 	return nil
 }
 
-func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, t spec.Tile) Plan {
-	p := Plan{Kind: kind, Family: SM80, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps}
+func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t spec.Tile) Plan {
+	p := Plan{Kind: kind, Family: family, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps}
 	p.Shared = sharedBytes(s.Model, p)
 	p.MinBlocks = 1
 	return p
@@ -120,6 +155,7 @@ func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, t spec.Tile) Plan 
 const (
 	elementBytes = 2
 	tileAlign    = 256
+	columnAlign  = 1024
 	keyTileBytes = 6 * 4 // struct KeyTile
 )
 
@@ -128,11 +164,15 @@ const (
 func sharedBytes(m spec.Model, p Plan) int {
 	query := p.Rows * m.HeadDim * elementBytes
 	stages := p.Stages * p.Keys * (m.HeadDim + m.VHeadDim) * elementBytes
-	switch p.Kind {
-	case spec.Prefill, spec.Extend: // struct AttendShared
+	switch {
+	case p.Family == SM90: // struct AttendSm90Shared
+		const queries, barriers = 2, 8 * 2 // a full and a free barrier of each ring
+		rings := queries*barriers + p.Stages*(keyTileBytes+2*barriers)
+		return roundUp(queries*query+stages+rings, columnAlign)
+	case p.Kind == spec.Prefill || p.Kind == spec.Extend: // struct AttendShared
 		sums := 2 * (p.Rows / p.Warps / 16) * p.Threads() * 4
 		return roundUp(query+stages+(p.Stages+1)*keyTileBytes+sums, tileAlign)
-	case spec.Decode: // union DecodeShared
+	case p.Kind == spec.Decode: // union DecodeShared
 		result := p.Rows * (2 + m.VHeadDim) * 4
 		return roundUp(p.Warps*max(query+stages, result), tileAlign)
 	}
@@ -151,9 +191,12 @@ func check(s spec.Spec, p Plan) error {
 	fail := func(field, format string, args ...any) error {
 		return s.ErrorAt(fmt.Sprintf("tiles.%s.%s", p.Kind, field), fmt.Sprintf(format, args...))
 	}
-	m, target := s.Model, p.Targets[0]
+	m := s.Model
 	if p.Rows < m.Group() {
 		return fail("rows", "a tile of %d rows can't hold one token's %d query heads of a KV head", p.Rows, m.Group())
+	}
+	if p.Family == SM90 {
+		return checkSM90(s, p, fail)
 	}
 	warpRows := p.Rows
 	if p.Kind != spec.Decode {
@@ -178,9 +221,28 @@ func check(s spec.Spec, p Plan) error {
 			return fail("warps", "%d threads copy %d rows at a time, which does not divide %d", loaders, step, unit.rows)
 		}
 	}
-	if limit := limits[target].SharedPerBlock; p.Shared > limit {
+	return checkShared(p, fail)
+}
+
+func checkShared(p Plan, fail func(field, format string, args ...any) error) error {
+	if limit := limits[p.Targets[0]].SharedPerBlock; p.Shared > limit {
 		return fail("stages", "%d rows, %d keys and %d stages need %d bytes of shared memory; %s has %d",
-			p.Rows, p.Keys, p.Stages, p.Shared, target, limit)
+			p.Rows, p.Keys, p.Stages, p.Shared, p.Targets[0], limit)
 	}
 	return nil
+}
+
+func checkSM90(s spec.Spec, p Plan, fail func(field, format string, args ...any) error) error {
+	const warpgroupRows = 64
+	switch {
+	case p.Rows%warpgroupRows != 0 || p.Rows > 2*warpgroupRows:
+		return fail("rows", "family sm90 has tiles of 64 or 128 rows, not %d", p.Rows)
+	case p.Warps != 4*(1+p.Rows/warpgroupRows):
+		return fail("warps", "family sm90 has four warps that copy and four for each 64 rows: %d for %d rows, not %d", 4*(1+p.Rows/warpgroupRows), p.Rows, p.Warps)
+	case p.Keys != 64 && p.Keys != 128:
+		return fail("keys", "family sm90 has tiles of 64 or 128 keys, not %d", p.Keys)
+	case s.Cache.PageSize < p.Keys && p.Keys%s.Cache.PageSize != 0:
+		return fail("keys", "%d keys are not a whole number of pages of %d", p.Keys, s.Cache.PageSize)
+	}
+	return checkShared(p, fail)
 }

@@ -18,6 +18,10 @@ type Plan struct {
 	// MinBlocks is the number of blocks that a multiprocessor must be able to
 	// hold, which bounds the registers of a thread; 0 is 1.
 	MinBlocks int
+
+	// Fallback says why the plan is not of the family that suits its targets best;
+	// "" where it is.
+	Fallback string
 }
 
 // Threads is the number of threads of a block.
@@ -28,4 +32,5 @@ type Family string
 
 const (
 	SM80 Family = "sm80" // mma.sync + cp.async
+	SM90 Family = "sm90" // wgmma + TMA, on Hopper
 )

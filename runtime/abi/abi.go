@@ -25,7 +25,9 @@ const Visible = 1 << 30
 const Final = -1
 
 // AttendParams launches prefill, extend and decode.
-// The grid is (ItemCount, KVHeads); items with QCount 0 do nothing.
+// The grid is (ItemCount, KVHeads), or for family sm90 any number of blocks, among
+// which the pairs of an item and a KV head are shared out; items with QCount 0 do
+// nothing.
 type AttendParams struct {
 	Q          DevicePtr // [tokens][query heads][head dim], un-rotated; element type of the spec
 	KCache     DevicePtr // pages, see the spec's cache layout

@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"math"
 	"unsafe"
 
 	"github.com/kgen-project/kgen/runtime/abi"
@@ -16,17 +17,31 @@ func (s *Set) Append(stream cuda.Stream, p abi.AppendParams) error {
 
 // Prefill launches prefill on the stream. With no items it does nothing.
 func (s *Set) Prefill(stream cuda.Stream, p abi.AttendParams) error {
-	return launch(s, stream, abi.KindPrefill, &p, p.ItemCount, p.KVHeads)
+	return s.attend(stream, abi.KindPrefill, p)
 }
 
 // Extend launches extend on the stream. With no items it does nothing.
 func (s *Set) Extend(stream cuda.Stream, p abi.AttendParams) error {
-	return launch(s, stream, abi.KindExtend, &p, p.ItemCount, p.KVHeads)
+	return s.attend(stream, abi.KindExtend, p)
 }
 
 // Decode launches decode on the stream. With no items it does nothing.
 func (s *Set) Decode(stream cuda.Stream, p abi.AttendParams) error {
-	return launch(s, stream, abi.KindDecode, &p, p.ItemCount, p.KVHeads)
+	return s.attend(stream, abi.KindDecode, p)
+}
+
+// attend launches one of the kinds that attend. The blocks of family sm90 are
+// persistent: one a multiprocessor, each of which takes its share of the items.
+func (s *Set) attend(stream cuda.Stream, kind abi.Kind, p abi.AttendParams) error {
+	x, y := p.ItemCount, p.KVHeads
+	if l, ok := s.kernels[kind]; ok && l.artifact.Family == "sm90" && x > 0 && y > 0 {
+		work := int64(x) * int64(y)
+		if work > math.MaxInt32 {
+			return fmt.Errorf("launch %s of %s: %d items of %d KV heads; a launch takes %d in all", kind, s.name, x, y, math.MaxInt32)
+		}
+		x, y = int32(min(work, int64(s.multiprocessors))), 1
+	}
+	return launch(s, stream, kind, &p, x, y)
 }
 
 // Merge launches merge on the stream, a warp for each query head of a token.

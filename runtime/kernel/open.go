@@ -17,6 +17,8 @@ import (
 type Set struct {
 	name    string
 	kernels map[abi.Kind]*loaded
+
+	multiprocessors int // of the device
 }
 
 type loaded struct {
@@ -47,7 +49,7 @@ func Open(ctx context.Context, dev cuda.Device, b Bundle, o Options) (*Set, erro
 		})
 	}
 	group.Wait()
-	s := &Set{name: b.Name, kernels: map[abi.Kind]*loaded{}}
+	s := &Set{name: b.Name, kernels: map[abi.Kind]*loaded{}, multiprocessors: max(1, dev.Info().Multiprocessors)}
 	for _, l := range chosen {
 		s.kernels[l.artifact.Kind] = l
 	}

@@ -1,7 +1,8 @@
-// attend, many rows, on Hopper: prefill and extend. One warp keeps the tensor
-// copies of K and V in flight; each further warpgroup owns 64 rows of the tile and
-// does the softmax of one tile of keys under the products of the next. Blocks are
-// persistent: the copies of the next item start under the end of this one.
+// attend, many rows, on Hopper: prefill and extend. Of the first warpgroup, one warp
+// keeps the tensor copies of K and V in flight and three rotate queries ahead of
+// their use; each further warpgroup owns 64 rows of the tile and does the softmax of
+// one tile of keys under the products of the next. Blocks are persistent: the copies
+// and rotations of the next item start under the end of this one.
 #pragma once
 #include "../tile/item.cuh"
 #include "../tile/store.cuh"
@@ -11,11 +12,14 @@ namespace kgen {
 
 template <class Config>
 struct AttendSm90Shared {
-  ColumnTile<Config::rows, Config::head_dim> query;  // rotated; at the end of an item, the outputs
+  // Queries rotated for one run each; the last of an item is also where its outputs
+  // are gathered.
+  ColumnTile<Config::rows, Config::head_dim> query[2];
   ColumnTile<Config::keys, Config::head_dim> key[Config::stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
   KeyTile tile[Config::stages];  // that of the keys in the stage; one that does not exist ends an item
-  alignas(8) unsigned long long key_full[Config::stages], key_free[Config::stages];
+  alignas(8) unsigned long long query_full[2], query_free[2];
+  unsigned long long key_full[Config::stages], key_free[Config::stages];
   unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
 
@@ -80,6 +84,36 @@ __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Sh
   }
 }
 
+// ---- the rotators ----
+
+constexpr int rotator_threads = 96;
+
+// Publishes each item's queries, once for each run that needs a rotation of its own.
+template <class Config>
+__device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
+  RingPlace<2> query;
+  for (Work work = Work::first(params); work.exists(); work.next()) {
+    const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
+    if (item.q_count == 0) continue;
+    const QueryRows<Config> rows = query_rows<Config>(params, item, work.index % params.kv_heads);
+    // An item without keys gets its place for the outputs, too.
+    KeyTile tile = first_tile(params, item.run_begin, item.run_end);
+    do {
+      ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
+      unsigned char* target = shared.query[query.stage].bytes;
+      rotate_query<Config, Config::rows, rotator_threads>(rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, thread, [&](int row, int chunk, uint4 elements) {
+        ptx::store_16(target + column_byte<Config::rows>(row, chunk), elements);
+      });
+      ptx::fence_async_shared();
+      ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage]));
+      query.advance();
+      const int rotated_run = tile.run;
+      tile = first_tile(params, tile.run + 1, item.run_end);
+      if (!needs_rotation(rotated_run, tile.run)) break;
+    } while (tile.exists());
+  }
+}
+
 // ---- a consumer: one warpgroup ----
 
 // Zeros the rows of a tile of values that lie past the end of their run: a zero
@@ -98,10 +132,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   using Element = typename Config::Element;
   constexpr int keys = Config::keys, rows_per_group = 64;
   const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group, first_row = group_row + thread / 32 * 16;
-  const float* rope = pointer<float>(params.rope);
   const float scale_log2 = score_exponent<Config>(params);
-  const uint32_t query = ptx::shared_address(shared.query.bytes);
   RingPlace<Config::stages> key, value;
+  RingPlace<2> query;
   auto release = [&](unsigned long long& free) {
     if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&free));
   };
@@ -121,14 +154,20 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     softmax.clear();
 
     int rotated_run = -1;
-    auto rotate_for = [&](const KeyTile& tile) {
-      if (!needs_rotation(rotated_run, tile.run)) return;
-      rotated_run = tile.run;
-      rotate_query<Config, rows_per_group, 128>(query_rows<Config>(params, item, kv_head), rope, rotation_base(tile), params.rope_scale, group_row, thread,
-                                                [&](int row, int chunk, uint4 elements) { ptx::store_16(shared.query.bytes + column_byte<Config::rows>(row, chunk), elements); });
-      ptx::fence_async_shared();
-      wait_for_group();
+    auto take_query = [&](int run) {
+      if (!needs_rotation(rotated_run, run)) return;
+      if (rotated_run >= 0) {
+        release(shared.query_free[query.stage]);
+        query.advance();
+      }
+      ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
+      rotated_run = run;
     };
+    auto start_scores = [&]() {
+      start_query_times_keys<Element, Config::rows, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
+                                                                            ptx::shared_address(shared.key[key.stage].bytes));
+    };
+    auto start_outputs = [&]() { start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
     auto take_keys = [&]() {
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);
       return shared.tile[key.stage];
@@ -151,9 +190,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 
     KeyTile tile = take_keys();
     if (tile.exists()) {
-      rotate_for(tile);
+      take_query(tile.run);
       ptx::wgmma_fence();
-      start_query_times_keys<Element, Config::rows, keys, Config::head_dim>(scores, query, group_row, ptx::shared_address(shared.key[key.stage].bytes));
+      start_scores();
       ptx::wgmma_wait<0>();
       touch(scores);
       release(shared.key_free[key.stage]);
@@ -166,10 +205,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         const KeyTile next = take_keys();
         if (!next.exists()) break;
         take_values(tile);
-        rotate_for(next);
+        take_query(next.run);
         ptx::wgmma_fence();
-        start_query_times_keys<Element, Config::rows, keys, Config::head_dim>(scores, query, group_row, ptx::shared_address(shared.key[key.stage].bytes));
-        start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes));
+        start_scores();
+        start_outputs();
         ptx::wgmma_wait<1>();  // the scores; the outputs go on
         touch(scores);
         release(shared.key_free[key.stage]);
@@ -187,7 +226,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 
       take_values(tile);
       ptx::wgmma_fence();
-      start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes));
+      start_outputs();
       ptx::wgmma_wait<0>();
       touch(output);
       release(shared.value_free[value.stage]);
@@ -197,10 +236,13 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     key.advance();
 
     softmax.finish();
-    // The warp's last reads of its own query rows are behind it.
+    if (rotated_run < 0) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
+    // The warp's last reads of its own query rows are behind it; no other warp reads them.
     store_rows<Config, 1>(params, item, kv_head, output, softmax, scale_log2, first_row, lane,
-                          [&](int row, int chunk) { return shared.query.bytes + column_byte<Config::rows>(row, chunk); });
-    wait_for_group();  // the query tile may be written anew
+                          [&](int row, int chunk) { return shared.query[query.stage].bytes + column_byte<Config::rows>(row, chunk); });
+    ptx::sync_warp();
+    release(shared.query_free[query.stage]);
+    query.advance();
   }
 }
 
@@ -214,6 +256,10 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
 
   const int thread = ptx::thread_index();
   if (thread == 0) {
+    for (int s = 0; s < 2; ++s) {
+      ptx::barrier_init(ptx::shared_address(&shared.query_full[s]), rotator_threads);
+      ptx::barrier_init(ptx::shared_address(&shared.query_free[s]), 4 * consumers);
+    }
     for (int s = 0; s < stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.value_full[s]), 1);
@@ -226,12 +272,16 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   }
   ptx::sync_threads();
 
-  // A multiprocessor's 64 Ki registers, shared out by need.
+  // The registers of three warpgroups, shared out by need. Two warpgroups have enough.
   if (thread < 128) {
-    if constexpr (consumers > 1) ptx::registers_give<consumers == 2 ? 24 : 32>();
-    if (thread < 32) produce<Config>(params, shared, thread);
+    if constexpr (consumers == 2) ptx::registers_give<72>();
+    if (thread < 32) {
+      produce<Config>(params, shared, thread);
+    } else {
+      rotate_queries<Config>(params, shared, thread - 32);
+    }
   } else {
-    if constexpr (consumers > 1) ptx::registers_take<consumers == 2 ? 240 : 160>();
+    if constexpr (consumers == 2) ptx::registers_take<216>();
     consume<Config>(params, shared, thread / 128 - 1, thread % 128);
   }
 }
