@@ -35,6 +35,16 @@ var bodies = map[spec.Kind]body{
 	spec.Materialise: {"materialise", "materialise", "MaterialiseParams"},
 }
 
+// bodyOf is the template of a plan: that of its kind, or the family's own.
+func bodyOf(p plan.Plan) (body, bool) {
+	b, ok := bodies[p.Kind]
+	if p.Family == plan.SM90 {
+		b.file += "_sm90"
+		b.function += "_sm90"
+	}
+	return b, ok
+}
+
 // flags are the values that #if KGEN_... in the templates tests.
 func flags(s spec.Spec, kind spec.Kind) map[string]bool {
 	f := map[string]bool{
@@ -65,7 +75,7 @@ func interleaved(s spec.Spec) bool {
 
 // emitKernel flattens the templates of one plan.
 func emitKernel(s spec.Spec, p plan.Plan, templates fs.FS) (Kernel, error) {
-	b, ok := bodies[p.Kind]
+	b, ok := bodyOf(p)
 	if !ok {
 		return Kernel{}, fmt.Errorf("emit: no template for the kernel kind %q", p.Kind)
 	}
