@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -34,9 +35,10 @@ func All(s spec.Spec) ([]Plan, error) {
 func share(plans []Plan, first int, p Plan) []Plan {
 	for i := first; i < len(plans); i++ {
 		q := plans[i]
-		q.Targets = p.Targets
+		q.Targets, q.Fallback = p.Targets, p.Fallback
 		if reflect.DeepEqual(p, q) {
 			plans[i].Targets = append(plans[i].Targets, p.Targets...)
+			plans[i].Fallback = cmp.Or(plans[i].Fallback, p.Fallback)
 			return plans
 		}
 	}
