@@ -48,9 +48,10 @@ var checks = [][]string{
 	{"-fsanitize=alignment,bounds -fsanitize-trap=all", "-fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error"},
 }
 
-// entryPattern finds the entry points of a generated source.
-var entryPattern = regexp.MustCompile(`extern\s+"C"\s+__global__\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?` +
-	`void\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?([A-Za-z_]\w*)\s*\(`)
+// entryPattern finds the entry points of a generated source: the numbers of
+// their launch bounds, which stand in one of two places, and their names.
+var entryPattern = regexp.MustCompile(`extern\s+"C"\s+__global__\s+(?:__launch_bounds__\s*\(((?:[^()]|\([^()]*\))*)\)\s*)?` +
+	`void\s+(?:__launch_bounds__\s*\(((?:[^()]|\([^()]*\))*)\)\s*)?([A-Za-z_]\w*)\s*\(`)
 
 func newBuild(ctx context.Context, cxx, dir string) (build, error) {
 	if err := supported(); err != nil {
@@ -149,7 +150,7 @@ func (b build) kernel(ctx context.Context, name string, source []byte) (string, 
 	var unit bytes.Buffer
 	fmt.Fprintf(&unit, "#line 1 %q\n%s\n", name+".cu", source)
 	for _, entry := range entries {
-		fmt.Fprintf(&unit, "KGEN_EMULATOR_ENTRY(%s)\n", entry[1])
+		fmt.Fprintf(&unit, "KGEN_EMULATOR_ENTRY(%s, %s%s)\n", entry[3], entry[1], entry[2])
 	}
 	key := sha256.Sum256(unit.Bytes())
 	suffix := "-" + hex.EncodeToString(key[:])[:32] + ".so"

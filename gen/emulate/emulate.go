@@ -27,6 +27,10 @@ type Options struct {
 	CacheDir    string        // directory for what the compiler makes; made if absent
 	Seed        uint64        // of the order of threads, warps and blocks; each launch draws its own from it
 	LaunchLimit time.Duration // processor time of one launch; 0: five minutes
+
+	// Compute capability that Info gives. 0.0 is 9.0: the emulator runs every
+	// family's kernels.
+	Major, Minor int
 }
 
 // Limits of a launch, those of an H200.
@@ -37,7 +41,7 @@ const (
 	maxBlocks      = 1<<31 - 1
 	defaultLimit   = 5 * time.Minute
 	warpSize       = 32
-	capabilityMaj  = 8
+	defaultMajor   = 9
 	bytesPerMemory = 1 << 36
 )
 
@@ -49,12 +53,14 @@ type Device struct {
 	seed  uint64
 	limit time.Duration
 
+	major, minor int
+
 	mu       sync.Mutex
 	launches uint64
 	counters Counters
 }
 
-var _ cuda.Device = (*Device)(nil)
+var _ cuda.TensorMapper = (*Device)(nil)
 
 // Open builds the emulator's process where the cache does not have it, and
 // starts it. The process is killed when ctx ends.
@@ -74,14 +80,18 @@ func Open(ctx context.Context, o Options) (*Device, error) {
 	if o.LaunchLimit <= 0 {
 		o.LaunchLimit = defaultLimit
 	}
-	return &Device{build: b, host: h, seed: o.Seed, limit: o.LaunchLimit}, nil
+	if o.Major == 0 {
+		o.Major = defaultMajor
+	}
+	return &Device{build: b, host: h, seed: o.Seed, limit: o.LaunchLimit, major: o.Major, minor: o.Minor}, nil
 }
 
 // Info describes the device as one multiprocessor that runs sources.
 func (d *Device) Info() cuda.Info {
 	return cuda.Info{
 		Name:            "kgen emulator",
-		Major:           capabilityMaj,
+		Major:           d.major,
+		Minor:           d.minor,
 		Multiprocessors: 1,
 		SharedPerBlock:  maxShared,
 		L2Bytes:         0,
@@ -177,6 +187,9 @@ type Counters struct {
 	StoreBytes       uint64 // store_16 to global memory
 	SharedLoadBytes  uint64 // load_16 from shared memory
 	SharedStoreBytes uint64 // store_16 to shared memory
+
+	WGMMAs          uint64 // one a warpgroup
+	TensorCopyBytes uint64 // written by tensor_copy
 }
 
 // TakeCounters returns the sums over the launches that succeeded since the
@@ -201,6 +214,8 @@ func (c *Counters) add(x Counters) {
 	c.StoreBytes += x.StoreBytes
 	c.SharedLoadBytes += x.SharedLoadBytes
 	c.SharedStoreBytes += x.SharedStoreBytes
+	c.WGMMAs += x.WGMMAs
+	c.TensorCopyBytes += x.TensorCopyBytes
 }
 
 // supported says whether this package runs here at all.

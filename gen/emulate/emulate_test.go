@@ -249,22 +249,33 @@ func TestCancelEndsTheProcess(t *testing.T) {
 
 // The emulator must have every function of the ptx headers.
 func TestFunctionsMatch(t *testing.T) {
-	function := regexp.MustCompile(`(?m)^__device__ __forceinline__ .*?(\w+)(?:<\w+>)?\(`)
-	emulator, err := templates.FS.ReadFile("emu/emulator.hpp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ptx, err := templates.FS.ReadFile("ptx/sm80.cuh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := function.FindAllSubmatch(ptx, -1)
-	if len(found) < 20 {
-		t.Fatalf("found %d functions in ptx/sm80.cuh", len(found))
-	}
-	for _, f := range found {
-		if !regexp.MustCompile(`\b` + string(f[1]) + `(<\w+>)?\(`).Match(emulator) {
-			t.Errorf("emu/emulator.hpp has no %s", f[1])
+	function := regexp.MustCompile(`(?m)^ *__device__ (?:static )?__forceinline__ .*?(\w+)(?:<\w+>)?\(`)
+	for _, c := range []struct {
+		ptx, emulator string
+		functions     int // at least
+	}{
+		{"ptx/sm80.cuh", "emu/emulator.hpp", 20},
+		{"ptx/sm90.cuh", "emu/sm90.hpp", 18},
+	} {
+		emulator, err := templates.FS.ReadFile(c.emulator)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ptx, err := templates.FS.ReadFile(c.ptx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := map[string]bool{}
+		for _, f := range function.FindAllSubmatch(ptx, -1) {
+			names[string(f[1])] = true
+		}
+		if len(names) < c.functions {
+			t.Fatalf("found %d functions in %s", len(names), c.ptx)
+		}
+		for name := range names {
+			if !regexp.MustCompile(`\b` + name + `(<\w+>)?\(`).Match(emulator) {
+				t.Errorf("%s has no %s", c.emulator, name)
+			}
 		}
 	}
 }

@@ -1,6 +1,10 @@
 package cuda
 
-import "github.com/kgen-project/kgen/runtime/abi"
+import (
+	"fmt"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+)
 
 // GraphDevice is a Device that can record launches and replay them as one.
 type GraphDevice interface {
@@ -38,7 +42,33 @@ type TensorMapper interface {
 // Dimensions are innermost first, and the first is contiguous.
 type TensorMap struct {
 	Base    abi.DevicePtr // a multiple of 16
-	Dims    [4]int64      // elements
-	Strides [3]int64      // bytes from one index of dimensions 1, 2 and 3 to the next: multiples of 16, in any order
-	Box     [4]int        // elements; Box[0] is at most 64, the others at most 256
+	Dims    [4]int64      // elements, 1 to 1<<32
+	Strides [3]int64      // bytes from one index of dimensions 1, 2 and 3 to the next: multiples of 16 below 1<<40, in any order
+	Box     [4]int        // elements; Box[0] is 64, a row of the swizzle, the others are 1 to 256
+}
+
+// Check returns an error for a map that no device takes.
+func (t TensorMap) Check() error {
+	if t.Base == 0 || t.Base%16 != 0 {
+		return fmt.Errorf("tensor map: base %#x is not a multiple of 16, or null", uint64(t.Base))
+	}
+	for i, n := range t.Dims {
+		if n < 1 || n > 1<<32 {
+			return fmt.Errorf("tensor map: dimension %d has %d elements; 1 to 1<<32 are possible", i, n)
+		}
+	}
+	for i, n := range t.Strides {
+		if n < 1 || n >= 1<<40 || n%16 != 0 {
+			return fmt.Errorf("tensor map: dimension %d has a stride of %d bytes; it must be a multiple of 16 from 16 to below 1<<40", i+1, n)
+		}
+	}
+	if t.Box[0] != 64 {
+		return fmt.Errorf("tensor map: a row of the box has %d elements; it must have the 64 of a 128-byte swizzle", t.Box[0])
+	}
+	for i, n := range t.Box[1:] {
+		if n < 1 || n > 256 {
+			return fmt.Errorf("tensor map: the box has %d elements of dimension %d; 1 to 256 are possible", n, i+1)
+		}
+	}
+	return nil
 }

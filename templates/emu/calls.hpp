@@ -27,4 +27,29 @@ float kgen_shuffle_xor(float x, int lane_mask, int line);
 void kgen_load_16(const void* p, int line);
 void kgen_store_16(void* p, int line);
 
+
+// ---- family sm90 ----
+// One product of a warpgroup as a thread issues it.
+struct KgenWgmma {
+  float* d;           // columns / 2 registers
+  const uint32_t* a;  // 4 registers; null: from shared memory
+  uint64_t a_descriptor, b_descriptor;
+  int columns;
+  bool bf16, accumulate;
+};
+void kgen_barrier_init(uint32_t barrier, int count, int line);
+void kgen_barrier_init_fence();
+void kgen_barrier_arrive(uint32_t barrier, int line);
+void kgen_barrier_arrive_expecting(uint32_t barrier, int bytes, int line);
+void kgen_barrier_wait(uint32_t barrier, int parity, int line);
+void kgen_named_barrier(int id, int threads, bool wait, int line);
+void kgen_tensor_map_prefetch(const void* map, int line);
+void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int line);
+void kgen_fence_async_shared();
+void kgen_set_registers(int count, bool take, int line);
+void kgen_wgmma(const KgenWgmma* operands, int line);
+void kgen_wgmma_fence(int line);
+void kgen_wgmma_commit(int line);
+void kgen_wgmma_wait(int pending, int line);
+
 }  // extern "C"

@@ -22,9 +22,24 @@
 //     end at a page that no one may touch: an access outside is an error.
 //   - Accesses to shared memory through ptx functions are checked for races:
 //     a write and another access of the same 16 bytes by different threads
-//     must have a sync_threads between them (or, in one warp, an instruction
-//     of the whole warp), and a copy's destination may not be touched before
-//     its thread has waited for it.
+//     must have a barrier of theirs between them, or what a barrier hands on
+//     from one to the other (in one warp: an instruction of the whole warp).
+//     A copy's destination may not be touched before its thread has waited for
+//     it, nor a tensor copy's by anyone who has not waited on its mbarrier.
+//   - mbarriers count arrivals and bytes; a thread that waits for a phase lets
+//     others run. Where nothing can go on, the deadlock and what every warp
+//     waits for are reported.
+//   - A tensor copy lands when nothing else can go on (in some blocks, some
+//     copies: earlier), and from its issue on its destination holds NaN. Boxes
+//     land as the 128-byte swizzle permutes their 16-byte chunks by address.
+//   - A product of a warpgroup is performed when all four warps have issued it
+//     and one waits for it (in some blocks, earlier): it then reads shared
+//     memory. Its accumulator holds NaN from issue to wait and may not be
+//     written to. Operands in shared memory may be overwritten only once the
+//     warpgroup has waited, and if ordinary stores wrote them, only read after
+//     fence_async_shared. Before a product, and after each wait, a wgmma_fence
+//     must come. One warp's wait is taken for the warpgroup's.
+//   - registers_take and registers_give share out the registers of a block.
 //   - Fragment layouts of ldmatrix and mma, alignment of 16-byte accesses,
 //     rounding of pack and flushing of subnormals are those of the PTX ISA.
 //
@@ -33,6 +48,8 @@
 //     blocks: blocks run one after another.
 //   - Races through plain pointers are not searched for; they show only as
 //     wrong values under some seed.
+//   - The fragment of a product's a is read when it is issued, and
+//     wgmma_fence is not held to come after the writes to registers.
 //   - mma adds its 16 products to d in order in fp32; hardware keeps more bits
 //     inside one product and truncates. exp2 and log2 are those of the C library.
 #pragma once
@@ -79,13 +96,19 @@ template <class P>
 void call(void (*kernel)(P), const void* params) { kernel(*static_cast<const P*>(params)); }
 template <class P>
 constexpr unsigned long size(void (*)(P)) { return sizeof(P); }
+// The second of the numbers in __launch_bounds__.
+constexpr int min_blocks(int = 0, int blocks = 1) { return blocks; }
 }  // namespace kgen_emulator
-#define KGEN_EMULATOR_ENTRY(name)                                                              \
+// What follows the name are the numbers in __launch_bounds__.
+#define KGEN_EMULATOR_ENTRY(name, ...)                                                         \
   extern "C" __attribute__((visibility("default"))) void kgen_call_##name(const void* params) { \
     kgen_emulator::call(name, params);                                                         \
   }                                                                                            \
   extern "C" __attribute__((visibility("default"))) unsigned long kgen_size_##name() {         \
     return kgen_emulator::size(name);                                                          \
+  }                                                                                            \
+  extern "C" __attribute__((visibility("default"))) int kgen_min_blocks_##name() {             \
+    return kgen_emulator::min_blocks(__VA_ARGS__);                                             \
   }
 
 namespace ptx {
@@ -209,3 +232,5 @@ inline void store_16(void* p, uint4 x, int line = __builtin_LINE()) {
 }
 
 }  // namespace ptx
+
+#include "sm90.hpp"

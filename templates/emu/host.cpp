@@ -12,7 +12,10 @@
 #include "copies.hpp"
 #include "faults.hpp"
 #include "machine.hpp"
+#include "sync.hpp"
+#include "transfer.hpp"
 #include "warp.hpp"
+#include "wgmma.hpp"
 
 namespace kgen_emulator {
 
@@ -29,6 +32,7 @@ struct Answer {
 struct Kernel {
   Machine::Entry entry;
   unsigned long params;
+  int min_blocks;
 };
 
 class Host {
@@ -65,8 +69,10 @@ class Host {
         void* library = reinterpret_cast<void*>(a[0]);
         void* entry = dlsym(library, ("kgen_call_" + in).c_str());
         void* size = dlsym(library, ("kgen_size_" + in).c_str());
-        if (!entry || !size) return error(out, "no entry point of this name");
-        kernels_.push_back({reinterpret_cast<Machine::Entry>(entry), reinterpret_cast<unsigned long (*)()>(size)()});
+        void* min_blocks = dlsym(library, ("kgen_min_blocks_" + in).c_str());
+        if (!entry || !size || !min_blocks) return error(out, "no entry point of this name");
+        kernels_.push_back({reinterpret_cast<Machine::Entry>(entry), reinterpret_cast<unsigned long (*)()>(size)(),
+                            reinterpret_cast<int (*)()>(min_blocks)()});
         value = kernels_.size() - 1;
         return true;
       }
@@ -88,7 +94,7 @@ class Host {
     alignas(16) unsigned char params[4096];
     if (in.size() > sizeof params) return error(out, "%zu bytes of parameters are more than %zu", in.size(), sizeof params);
     memcpy(params, in.data(), in.size());
-    Machine::Launch launch{kernel.entry, params, {int(a[1]), int(a[2]), int(a[3])}, int(a[4]), uint32_t(a[5]), a[6]};
+    Machine::Launch launch{kernel.entry, params, {int(a[1]), int(a[2]), int(a[3])}, int(a[4]), uint32_t(a[5]), a[6], kernel.min_blocks};
     limit_time(a[7]);
     bool good = machine.run(launch);
     limit_time(0);

@@ -10,10 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "barriers.hpp"
 #include "calls.hpp"
 #include "fiber.hpp"
 #include "memory.hpp"
+#include "products.hpp"
 #include "shadow.hpp"
+#include "tensors.hpp"
 
 namespace kgen_emulator {
 
@@ -39,10 +42,15 @@ class Random {
   uint64_t state_;
 };
 
-enum class Op { none, sync_threads, sync_warp, shuffle_xor, ldmatrix_x4, ldmatrix_x4_trans, mma_bf16, mma_fp16 };
+enum class Op {
+  none, sync_threads, sync_warp, shuffle_xor, ldmatrix_x4, ldmatrix_x4_trans, mma_bf16, mma_fp16,
+  named_barrier_sync, named_barrier_arrive, registers_take, registers_give, wgmma, wgmma_fence, wgmma_commit, wgmma_wait,
+};
 inline const char* name(Op op) {
-  static const char* const names[] = {"nothing",     "sync_threads",      "sync_warp",          "shuffle_xor",
-                                      "ldmatrix_x4", "ldmatrix_x4_trans", "mma_m16n8k16<bf16>", "mma_m16n8k16<fp16>"};
+  static const char* const names[] = {
+      "nothing", "sync_threads", "sync_warp", "shuffle_xor", "ldmatrix_x4", "ldmatrix_x4_trans", "mma_m16n8k16<bf16>", "mma_m16n8k16<fp16>",
+      "named_barrier_sync", "named_barrier_arrive", "registers_take", "registers_give", "Wgmma", "wgmma_fence", "wgmma_commit", "wgmma_wait",
+  };
   return names[static_cast<int>(op)];
 }
 
@@ -53,6 +61,8 @@ struct Counters {
   uint64_t copy_bytes;                                         // read by cp.async
   uint64_t load_bytes, store_bytes;                            // load_16 and store_16, global
   uint64_t shared_load_bytes, shared_store_bytes;              // load_16 and store_16, shared
+  uint64_t wgmmas;                                             // of a warpgroup
+  uint64_t tensor_copy_bytes;                                  // written by tensor copies
 };
 
 struct Copy {
@@ -65,6 +75,8 @@ struct Copy {
 
 // What a lane brings to an instruction of its warp.
 struct Operands {
+  int count, id;  // threads or registers, number of a named barrier
+  const KgenWgmma* product;
   float* d;
   const uint32_t* a;
   uint32_t b0, b1;
@@ -79,7 +91,13 @@ struct Lane {
   Operands operands;
   std::vector<Copy> copies;  // in the order of issue
   uint32_t committed = 0;    // groups
+  struct {                   // where it waits, for an mbarrier
+    int barrier, parity, line;
+  } wait{};
 };
+
+// Why a warp as a whole cannot go on.
+enum class Pause { none, named_barrier, registers, wgmma };
 
 struct Warp {
   int order[warp_size];  // lanes in the order in which they run
@@ -89,10 +107,20 @@ struct Warp {
   int arrived = 0;      // lanes that wait at op
   int at_barrier = 0;   // lanes that wait at sync_threads
   int returned = 0;     // lanes that have returned
-  uint32_t returned_lanes = 0;
-  uint32_t syncs = 0;  // instructions of the whole warp so far
-  bool blocked = false;
+  uint32_t returned_lanes = 0, waiting_lanes = 0;  // the latter for an mbarrier
+  uint32_t stuck = 0;                              // lanes that cannot go on: they wait or have returned
+  Pause pause = Pause::none;
+  int pause_line = 0;
+  uint32_t syncs = 0;    // instructions of the whole warp so far
+  Clock clock;           // what it knows of others
+  int registers = 0;     // a thread
+  uint32_t settings = 0; // of registers so far
   int lane() const { return order[position]; }
+  bool runs() const { return !(stuck >> lane() & 1); }
+  void next_lane() {  // that can go on; there is one
+    do position = (position + 1) % warp_size;
+    while (!runs());
+  }
 };
 
 class Machine {
@@ -105,6 +133,7 @@ class Machine {
     int threads;
     uint32_t shared;
     uint64_t seed;
+    int min_blocks;  // of the launch bounds
   };
 
   Global global;
@@ -114,6 +143,10 @@ class Machine {
   char error[2048];
   char faulted_at[1024];  // the instruction that a fault came from, or empty
   std::vector<Lane> lanes;
+  std::vector<Warp> warps;
+  Barriers barriers;
+  std::vector<TensorCopy> tensor_copies;  // under way
+  std::vector<Warpgroup> warpgroups;
   volatile sig_atomic_t running = 0;  // a fiber runs
   volatile sig_atomic_t busy = 0;     // it is in a part of the host that must not be left
   const char* doing = nullptr;        // the ptx function that touches memory now, for faults
@@ -158,7 +191,8 @@ class Machine {
   Warp& warp() { return *warp_; }
   Lane& lane() { return lanes[kgen_here.thread]; }
   Random& random() { return random_; }
-  Moment now() const { return {kgen_here.thread, barriers_, warp_->syncs}; }
+  Moment now() const { return {kgen_here.thread, warp_->syncs, &warp_->clock}; }
+  int warp_index() const { return kgen_here.thread / warp_size; }
   Lane* lanes_of_warp() { return &lanes[kgen_here.thread & ~31]; }
 
   // Arrives at an instruction of the whole warp. True: all lanes are here and
@@ -178,17 +212,37 @@ class Machine {
            line, w.arrived, name(w.op), w.line);
     }
     if (++w.arrived < warp_size) {
-      int from = kgen_here.thread;
-      w.position = (w.position + 1) % warp_size;
-      resume(lanes[from], w);
+      stop_lane();
       return false;
     }
     w.arrived = 0;
+    w.stuck = 0;
     return true;
   }
   void performed() {
     warp_->syncs++;
+    may_switch();
+  }
+  // A place where another warp may go on, or a tensor copy land.
+  void may_switch() {
+    if (early && !tensor_copies.empty() && random_.below(4) == 0) land_one();
     if (interleave_ && random_.below(4) == 0) switch_warp();
+  }
+  // The running lane cannot go on; returns when it can.
+  void stop_lane() {
+    Warp& w = *warp_;
+    Lane& from = lane();
+    w.stuck |= 1u << w.lane();
+    if (w.stuck == ~0u) return switch_warp();
+    w.next_lane();
+    resume(from, w);
+  }
+  // The running warp, all of whose lanes are here, cannot go on; returns when it can.
+  void stop_warp(Pause pause, int line) {
+    warp_->pause = pause;
+    warp_->pause_line = line;
+    switch_warp();
+    warp_->pause = Pause::none;
   }
 
   void sync_threads(int line) {
@@ -205,8 +259,18 @@ class Machine {
     }
     waiting_++;
     w.at_barrier++;
-    leave();
+    stop_lane();
   }
+
+  // Adds to a clock what these lanes of a warp know and have done.
+  void release(Clock& to, int warp, uint32_t lanes_of) {
+    to.join(warps[warp].clock, static_cast<int>(warps.size()), barriers.count());
+    to.of[warp].join({warps[warp].syncs, lanes_of});
+  }
+  // The running warp learns what a clock knows.
+  void acquire(const Clock& from) { warp_->clock.join(from, static_cast<int>(warps.size()), barriers.count()); }
+
+  bool pause_ends(int warp);  // can the paused warp go on?
 
   // Ends the launch with a message; the running fiber is given up.
   [[noreturn]] __attribute__((format(printf, 2, 3))) void fail(const char* format, ...) {
@@ -232,10 +296,10 @@ class Machine {
          static_cast<size_t>(static_cast<const unsigned char*>(address) - shared.begin()), collision);
   }
   // The bytes of shared memory at a 32-bit address, checked.
-  unsigned char* shared_at(uint32_t address, const char* function, int line) {
-    if (address % 16) fail("%s (line %d): shared address 0x%x is not a multiple of 16", function, line, address);
-    if (address < shared_base || address - shared_base + 16u > shared.size()) {
-      fail("%s (line %d): 16 bytes at offset %ld are outside of shared memory (%zu bytes)", function, line,
+  unsigned char* shared_at(uint32_t address, const char* function, int line, uint32_t bytes = 16, uint32_t alignment = 16) {
+    if (address % alignment) fail("%s (line %d): shared address 0x%x is not a multiple of %u", function, line, address, alignment);
+    if (address < shared_base || address - shared_base + size_t{bytes} > shared.size()) {
+      fail("%s (line %d): %u bytes at offset %ld are outside of shared memory (%zu bytes)", function, line, bytes,
            static_cast<long>(address) - static_cast<long>(shared_base), shared.size());
     }
     return shared.begin() + (address - shared_base);
@@ -248,7 +312,7 @@ class Machine {
     const int threads = launch_->threads, warps = threads / warp_size;
     counters.blocks++;
     memset(shared.begin(), poison, shared.size());
-    shadow.reset(shared.size());
+    shadow.reset(shared.size(), warps);
     kgen_here.shared = shared.begin();
     interleave_ = random_.below(4) == 0;
     early = random_.below(4) == 0;
@@ -258,28 +322,26 @@ class Machine {
       lanes[t].committed = 0;
       prepare(lanes[t].context, stacks_.top(t), stacks_.usable(t), start_thread);
     }
-    warps_.assign(static_cast<size_t>(warps), Warp());
-    for (Warp& w : warps_) {
+    this->warps.assign(static_cast<size_t>(warps), Warp());
+    for (Warp& w : this->warps) {
       std::iota(w.order, w.order + warp_size, 0);
       random_.shuffle(w.order, warp_size);
+      w.registers = registers_at_launch(threads * launch_->min_blocks);
     }
+    barriers.reset(shared.size());
+    tensor_copies.clear();
+    warpgroups.assign(static_cast<size_t>(warps / 4), Warpgroup());
     returned_ = waiting_ = 0;
-    barriers_ = 0;
-    warp_ = &warps_[random_.below(warps)];
+    warp_ = &this->warps[random_.below(warps)];
     kgen_here.thread = thread(*warp_);
     running = 1;
     switch_context(main_, lane().context);
     running = 0;
     doing = nullptr;
     if (error[0]) return false;
-    for (int t = 0; t < threads; t++) {
-      if (size_t n = lanes[t].copies.size()) {
-        snprintf(error, sizeof error,
-                 "the block ends with %zu copies that were never waited for, the first by cp_async_16 on line %d; "
-                 "thread %d of block (%d,%d)",
-                 n, lanes[t].copies[0].line, t, kgen_here.block_x, kgen_here.block_y);
-        return false;
-      }
+    if (const char* unfinished = left_over()) {
+      snprintf(error, sizeof error, "the block ends with %s; block (%d,%d)", unfinished, kgen_here.block_x, kgen_here.block_y);
+      return false;
     }
     if (long at = shared.damage()) {
       char where[128];
@@ -290,7 +352,7 @@ class Machine {
     return true;
   }
 
-  int thread(const Warp& w) const { return static_cast<int>(&w - warps_.data()) * warp_size + w.lane(); }
+  int thread(const Warp& w) const { return static_cast<int>(&w - warps.data()) * warp_size + w.lane(); }
   // Runs warp w from its position on; from is the lane that stops.
   void resume(Lane& from, Warp& w) {
     warp_ = &w;
@@ -298,63 +360,67 @@ class Machine {
     Lane& to = lane();
     if (&from != &to) switch_context(from.context, to.context);
   }
-  // The running lane cannot go on: it waits at a barrier or has returned.
-  void leave() {
-    Warp& w = *warp_;
-    if (w.at_barrier + w.returned < warp_size) {
-      Lane& from = lane();
-      do w.position = (w.position + 1) % warp_size;
-      while (w.returned_lanes >> w.lane() & 1);
-      resume(from, w);
-      return;
-    }
-    w.blocked = true;
-    switch_warp();
-  }
   // Goes on with any warp that can run.
   void switch_warp() {
     Lane& from = lane();
     int able[Stacks::count / warp_size], n = 0;
-    for (int i = 0; i < static_cast<int>(warps_.size()); i++) {
-      if (!warps_[i].blocked) able[n++] = i;
+    for (;;) {
+      for (int i = 0; i < static_cast<int>(warps.size()); i++) {
+        if (can_run(i)) able[n++] = i;
+      }
+      if (n) break;
+      if (returned_ == launch_->threads) {
+        switch_context(from.context, main_);
+        __builtin_unreachable();
+      }
+      if (waiting_ && waiting_ + returned_ == launch_->threads) {
+        open_barrier();
+      } else if (!land_one()) {
+        deadlock();
+      }
     }
-    if (n == 0 && returned_ == launch_->threads) {
-      switch_context(from.context, main_);
-      __builtin_unreachable();
-    }
-    if (n == 0) n = open_barrier(able);
-    resume(from, warps_[able[random_.below(n)]]);
+    Warp& w = warps[able[random_.below(n)]];
+    if (!w.runs()) w.next_lane();
+    resume(from, w);
+  }
+  bool can_run(int warp) {
+    const Warp& w = warps[warp];
+    if (w.pause != Pause::none) return pause_ends(warp);
+    return w.stuck != ~0u;
   }
   // All threads that have not returned are at the barrier: lets them go on.
-  int open_barrier(int* able) {
-    int n = 0;
-    barriers_++;
+  void open_barrier() {
     counters.barriers++;
     waiting_ = 0;
-    for (int i = 0; i < static_cast<int>(warps_.size()); i++) {
-      Warp& w = warps_[i];
+    Clock all;
+    for (int i = 0; i < static_cast<int>(warps.size()); i++) release(all, i, ~0u);
+    for (Warp& w : warps) {
       if (w.returned == warp_size) continue;
+      w.clock = all;
+      w.syncs++;
       w.at_barrier = 0;
-      w.blocked = false;
+      w.stuck = w.returned_lanes;
       random_.shuffle(w.order, warp_size);
       w.position = 0;
-      while (w.returned_lanes >> w.lane() & 1) w.position++;
-      able[n++] = i;
+      if (!w.runs()) w.next_lane();
     }
-    return n;
   }
+
+  // These, and pause_ends, are defined where their parts of the machine are.
+  bool land_one();          // a tensor copy, if any is under way
+  [[noreturn]] void deadlock();
+  const char* left_over();  // what must have ended with the block, in words, or null
 
   Stacks stacks_;
   Context main_;
   const Launch* launch_ = nullptr;
-  std::vector<Warp> warps_;
   Warp* warp_ = nullptr;
   Random random_;
   bool interleave_ = false;  // warps take turns between barriers; else one runs as far as it can
   int returned_ = 0;         // threads
   int waiting_ = 0;          // threads at the barrier
   int barrier_line_ = 0;
-  uint32_t barriers_ = 0;  // barriers that the block has passed
+  char left_[256];
 };
 
 inline Machine machine;  // one a process: signal handlers and the kernels' calls have no other way to it
@@ -369,7 +435,7 @@ inline void Machine::start_thread() {
   w.returned++;
   w.returned_lanes |= 1u << w.lane();
   machine.returned_++;
-  machine.leave();
+  machine.stop_lane();
   __builtin_unreachable();
 }
 

@@ -1,0 +1,58 @@
+// The functions of ptx/sm90.cuh. Included by emulator.hpp.
+#pragma once
+
+namespace ptx {
+
+// ---- mbarriers ----
+inline void barrier_init(uint32_t barrier, int count, int line = __builtin_LINE()) { kgen_barrier_init(barrier, count, line); }
+inline void barrier_init_fence() { kgen_barrier_init_fence(); }
+inline void barrier_arrive(uint32_t barrier, int line = __builtin_LINE()) { kgen_barrier_arrive(barrier, line); }
+inline void barrier_arrive_expecting(uint32_t barrier, int bytes, int line = __builtin_LINE()) {
+  kgen_barrier_arrive_expecting(barrier, bytes, line);
+}
+inline void barrier_wait(uint32_t barrier, int parity, int line = __builtin_LINE()) { kgen_barrier_wait(barrier, parity, line); }
+inline void named_barrier_sync(int id, int threads, int line = __builtin_LINE()) { kgen_named_barrier(id, threads, true, line); }
+inline void named_barrier_arrive(int id, int threads, int line = __builtin_LINE()) { kgen_named_barrier(id, threads, false, line); }
+
+// ---- bulk tensor copies ----
+inline void tensor_map_prefetch(const void* map, int line = __builtin_LINE()) { kgen_tensor_map_prefetch(map, line); }
+inline void tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int line = __builtin_LINE()) {
+  kgen_tensor_copy(dst, map, barrier, x, y, z, w, line);
+}
+inline void fence_async_shared() { kgen_fence_async_shared(); }
+
+// ---- registers of a warpgroup ----
+template <int Count>
+inline void registers_take(int line = __builtin_LINE()) { kgen_set_registers(Count, true, line); }
+template <int Count>
+inline void registers_give(int line = __builtin_LINE()) { kgen_set_registers(Count, false, line); }
+
+// ---- matrix products of a warpgroup ----
+inline uint64_t matrix_descriptor(uint32_t address, int leading, int stride) {
+  const uint64_t swizzle_128 = 1ul << 62;
+  return swizzle_128 | static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | ((address & 0x3ffff) >> 4);
+}
+inline void wgmma_fence(int line = __builtin_LINE()) { kgen_wgmma_fence(line); }
+inline void wgmma_commit(int line = __builtin_LINE()) { kgen_wgmma_commit(line); }
+template <int Pending>
+inline void wgmma_wait(int line = __builtin_LINE()) { kgen_wgmma_wait(Pending, line); }
+template <int Count>
+inline void wgmma_touch(float (&)[Count]) {}
+
+template <class T> struct IsBf16 { static constexpr bool value = false; };
+template <> struct IsBf16<bf16> { static constexpr bool value = true; };
+
+template <class T, int N>
+struct Wgmma {
+  static_assert(N == 64 || N == 128 || N == 256, "ptx/sm90.cuh has products of 64, 128 and 256 columns");
+  static void shared(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate, int line = __builtin_LINE()) {
+    const KgenWgmma operands = {d, nullptr, a, b, N, IsBf16<T>::value, accumulate};
+    kgen_wgmma(&operands, line);
+  }
+  static void registers(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate, int line = __builtin_LINE()) {
+    const KgenWgmma operands = {d, a, 0, b, N, IsBf16<T>::value, accumulate};
+    kgen_wgmma(&operands, line);
+  }
+};
+
+}  // namespace ptx

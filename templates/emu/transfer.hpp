@@ -1,0 +1,97 @@
+// Bulk tensor copies.
+#pragma once
+#include "sync.hpp"
+
+namespace kgen_emulator {
+
+// Reads and checks a tensor map.
+inline TensorMap read_map(const void* map, const char* function, int line) {
+  if (reinterpret_cast<uintptr_t>(map) % 64) machine.fail("%s (line %d): the tensor map's address %p is not a multiple of 64", function, line, map);
+  TensorMap m;
+  machine.doing = function;
+  machine.doing_line = line;
+  memcpy(&m, map, sizeof m);
+  machine.doing = nullptr;
+  if (!m.whole()) machine.fail("%s (line %d): the 128 bytes at %p are no tensor map", function, line, map);
+  return m;
+}
+
+// Performs a copy: what lies outside the tensor becomes zeros.
+inline void land(const TensorCopy& c) {
+  const int lander = kgen_here.thread;
+  kgen_here.thread = c.thread;  // whom a message names
+  machine.doing = "tensor_copy";
+  machine.doing_line = c.line;
+  unsigned char* shared = machine.shared.begin();
+  uint32_t row = c.dst;
+  for (int w = 0; w < c.map.box[3]; w++) {
+    for (int z = 0; z < c.map.box[2]; z++) {
+      for (int y = 0; y < c.map.box[1]; y++, row += tensor_row) {
+        alignas(16) unsigned char line[tensor_row] = {};
+        const int64_t at[4] = {c.at[0], int64_t{c.at[1]} + y, int64_t{c.at[2]} + z, int64_t{c.at[3]} + w};
+        bool inside = true;
+        for (int i = 1; i < 4; i++) inside = inside && at[i] >= 0 && at[i] < c.map.dims[i];
+        const int64_t begin = at[0] > 0 ? at[0] : 0, end = at[0] + 64 < c.map.dims[0] ? at[0] + 64 : c.map.dims[0];
+        if (inside && begin < end) {
+          const uint64_t from = c.map.base + static_cast<uint64_t>(begin * 2 + at[1] * c.map.strides[0] + at[2] * c.map.strides[1] + at[3] * c.map.strides[2]);
+          memcpy(line + (begin - at[0]) * 2, reinterpret_cast<const void*>(from), static_cast<size_t>(end - begin) * 2);
+        }
+        for (uint32_t chunk = 0; chunk < tensor_row / 16; chunk++) {
+          memcpy(shared + (row - shared_base) + (chunk ^ (row >> 7 & 7)) * 16, line + chunk * 16, 16);
+        }
+      }
+    }
+  }
+  machine.doing = nullptr;
+  const int bytes = c.map.rows() * tensor_row;
+  machine.counters.tensor_copy_bytes += static_cast<uint64_t>(bytes);
+  Barrier& b = machine.barriers[c.barrier];
+  if (b.phase != c.phase) {
+    machine.fail("tensor_copy (line %d): phase %u of the barrier at byte %u (initialised on line %d), on which the copy was to complete, ended without it: it expected too few bytes",
+                 c.line, c.phase, b.address - shared_base, b.line);
+  }
+  b.bytes -= bytes;
+  if (b.bytes < -most_bytes) machine.fail("tensor_copy (line %d): more bytes than the barrier at byte %u can count", c.line, b.address - shared_base);
+  end_phase(b);
+  kgen_here.thread = lander;
+}
+
+inline bool Machine::land_one() {
+  if (tensor_copies.empty()) return false;
+  const auto chosen = tensor_copies.begin() + random_.below(static_cast<int>(tensor_copies.size()));
+  const TensorCopy c = *chosen;
+  tensor_copies.erase(chosen);
+  land(c);
+  return true;
+}
+
+}  // namespace kgen_emulator
+
+extern "C" {
+
+void kgen_tensor_map_prefetch(const void* map, int line) { kgen_emulator::read_map(map, "tensor_map_prefetch", line); }
+
+void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int line) {
+  using namespace kgen_emulator;
+  const int i = barrier_at(barrier, "tensor_copy", line);
+  Barrier& b = machine.barriers[i];
+  if (!b.fenced) {
+    machine.fail("tensor_copy (line %d): thread %d initialised the barrier at byte %u (line %d) with no barrier_init_fence afterwards", line, b.thread,
+                 barrier - shared_base, b.line);
+  }
+  TensorCopy c{read_map(map, "tensor_copy", line), {x, y, z, w}, dst, i, b.phase, kgen_here.thread, line};
+  const uint32_t bytes = static_cast<uint32_t>(c.map.rows()) * tensor_row;
+  unsigned char* p = machine.shared_at(dst, "tensor_copy", line, bytes, 128);
+  for (uint32_t at = 0; at < bytes; at += 16) {
+    machine.check(machine.shadow.tensor_write((dst - shared_base + at) / 16, machine.now(), i, b.phase), "tensor_copy", line, "writes", p + at);
+  }
+  memset(p, poison, bytes);
+  if (machine.early && machine.random().below(2)) return land(c);
+  machine.busy = 1;
+  machine.tensor_copies.push_back(c);
+  machine.busy = 0;
+}
+
+void kgen_fence_async_shared() { kgen_emulator::machine.shadow.fence(kgen_here.thread); }
+
+}  // extern "C"
