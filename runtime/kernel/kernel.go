@@ -46,8 +46,8 @@ type Source struct {
 // Options changes how a bundle is opened. The zero value is usual.
 type Options struct {
 	// Compile makes machine code where the bundle embeds none for the device.
-	// Nil: [NVRTC] with the folders cubins and toolchain of KGEN_CACHE_DIR, or else of kgen in the user's
-	// cache directory.
+	// Nil: [NVRTC] with the folders cubins and toolchain of KGEN_CACHE_DIR, or
+	// else of kgen in the user's cache directory.
 	Compile func(ctx context.Context, s Source) (cubin []byte, err error)
 	// Target is used in place of the one that fits the device best.
 	Target string

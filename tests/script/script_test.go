@@ -6,6 +6,7 @@ package script
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,36 +19,43 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// binary is kgen, built from this tree.
-var binary string
+// buildKgen builds kgen from this tree and returns its path.
+func buildKgen(t *testing.T) string {
+	watch(t, "../../cmd", "../../gen", "../../runtime", "../../templates")
+	path := filepath.Join(t.TempDir(), "kgen")
+	build := exec.Command("go", "build", "-o", path, "../../cmd/kgen")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build kgen: %v\n%s", err, out)
+	}
+	return path
+}
 
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "kgen-script-")
+// watch looks at what kgen is built from, so that `go test` does not take an old
+// result for a new kgen.
+func watch(t *testing.T, dirs ...string) {
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			_, err = os.Stat(path)
+			return err
+		})
 		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+			t.Fatal(err)
 		}
-		defer os.RemoveAll(dir)
-		binary = filepath.Join(dir, "kgen")
-		build := exec.Command("go", "build", "-o", binary, "../../cmd/kgen")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "build kgen: %v\n%s", err, out)
-			return 1
-		}
-		return m.Run()
-	}())
+	}
 }
 
 func TestScripts(t *testing.T) {
-	toolchain := installedToolchain()
+	toolchain, kgen := installedToolchain(), buildKgen(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
-			e.Setenv("KGEN_PATH", filepath.Dir(binary)) // a PATH of nothing else
-			e.Setenv("PATH", filepath.Dir(binary)+string(filepath.ListSeparator)+e.Getenv("PATH"))
+			e.Setenv("KGEN_PATH", filepath.Dir(kgen)) // a PATH of nothing else
+			e.Setenv("PATH", filepath.Dir(kgen)+string(filepath.ListSeparator)+e.Getenv("PATH"))
 			e.Setenv("KGEN_CACHE_DIR", filepath.Join(e.WorkDir, ".cache"))
 			for _, name := range []string{"CUDA_HOME", "CUDA_PATH", "COMP_LINE"} {
 				e.Setenv(name, "")
@@ -162,7 +170,7 @@ func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 	signals := map[string]os.Signal{"INT": os.Interrupt, "TERM": syscall.SIGTERM}
 	path := args[3]
 	if path == "kgen" {
-		path = binary
+		path = filepath.Join(ts.Getenv("KGEN_PATH"), path)
 	}
 	var out strings.Builder
 	cmd := exec.Command(path, args[4:]...)
