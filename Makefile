@@ -1,0 +1,49 @@
+# kgen: README.md says what it is. Everything goes into the user's cache folder
+# (KGEN_CACHE_DIR), bin/ and generated/.
+
+GO     ?= go
+KGEN   := bin/kgen
+SPECS  := specs/llama2_7b.yaml specs/llama3.yaml specs/smollm2_135m.yaml
+RACE   := ./runtime/... ./gen/build ./gen/subprocess ./gen/toolchain
+CASES  ?= 500
+
+.PHONY: all kgen compiler toolchain test lint generate device-test clean
+
+# Build Llama-3's kernels and check them on the CPU.
+all: kgen compiler
+	$(KGEN) build specs/llama3.yaml
+	$(KGEN) verify specs/llama3.yaml --backend emulator --cases 3 --seed 1
+
+kgen:
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(KGEN) ./cmd/kgen
+
+# A compiler for kernels, where there is none.
+compiler: kgen
+	$(KGEN) toolchain install --if-missing
+
+# The compilers of fixed versions, which come before any other.
+toolchain: kgen
+	$(KGEN) toolchain install
+
+# Tests take the toolchain where it is installed, and a C++ compiler where there is one.
+test: toolchain
+	$(GO) test ./...
+	@if $(GO) env CC | xargs command -v >/dev/null; then set -x; CGO_ENABLED=1 $(GO) test -race $(RACE); \
+	else echo "no C compiler: go test -race is left out"; fi
+
+lint:
+	@test -z "$$(gofmt -l .)" || { echo "gofmt these:"; gofmt -l .; exit 1; }
+	CGO_ENABLED=0 $(GO) vet ./...
+	CGO_ENABLED=0 $(GO) tool staticcheck ./...
+
+# The committed output of the shipped specs.
+generate: toolchain
+	$(KGEN) build $(SPECS) --compiler nvrtc
+
+# For a machine with an NVIDIA GPU.
+device-test: kgen compiler
+	CGO_ENABLED=0 $(GO) test -count=1 -v ./tests/device
+	for spec in $(SPECS); do $(KGEN) verify $$spec --backend gpu --encoding segment,raw,baked --cases $(CASES) --seed 1 || exit 1; done
+
+clean:
+	rm -rf bin
