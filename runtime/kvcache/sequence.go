@@ -1,0 +1,228 @@
+package kvcache
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Packed is the offset that puts a segment right behind what comes before it.
+const Packed = -1
+
+// Placement is a chunk in a sequence.
+type Placement struct {
+	Chunk  *Chunk
+	Offset int // position of the chunk's token 0, or Packed
+}
+
+// Pack places chunks one behind the other.
+func Pack(chunks ...*Chunk) []Placement {
+	placements := make([]Placement, len(chunks))
+	for i, h := range chunks {
+		placements[i] = Placement{Chunk: h, Offset: Packed}
+	}
+	return placements
+}
+
+// Sequence is a request's chunks at their offsets and its own tokens behind
+// them. It holds the chunks: the handles it was opened with may be released.
+type Sequence struct {
+	cache    *Cache
+	segments []segment
+	offset   int32   // of the own tokens
+	tokens   int32   // own
+	pages    []int32 // own; those that forks share are never written
+	closed   bool
+}
+
+type segment struct {
+	entry  *entry
+	offset int32
+}
+
+// Open makes a sequence of the chunks in the order given, with no tokens of
+// its own yet. Offsets may leave gaps, be equal and go back; one chunk may
+// stand in it several times. Packed is behind the segment before it. own is the
+// position of the first own token; Packed is behind the highest position of
+// the chunks.
+func (c *Cache) Open(placements []Placement, own int) (*Sequence, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, fmt.Errorf("kvcache: %w", ErrClosed)
+	}
+	s := &Sequence{cache: c, segments: make([]segment, len(placements))}
+	next, end := 0, 0
+	for i, p := range placements {
+		if p.Chunk.cache != c {
+			return nil, fmt.Errorf("kvcache: segment %d: the chunk is of another cache", i)
+		}
+		if err := p.Chunk.check(); err != nil {
+			return nil, fmt.Errorf("segment %d: %w", i, err)
+		}
+		offset := p.Offset
+		if offset == Packed {
+			offset = next
+		}
+		if tokens := p.Chunk.Tokens(); offset < 0 || offset > c.config.MaxPosition-tokens {
+			return nil, fmt.Errorf("kvcache: segment %d: %d tokens at offset %d, want positions within 0 to %d: %w",
+				i, tokens, offset, c.config.MaxPosition-1, ErrPosition)
+		}
+		next = offset + p.Chunk.Tokens()
+		end = max(end, next)
+		s.segments[i] = segment{entry: p.Chunk.entry, offset: int32(offset)}
+	}
+	if own == Packed {
+		own = end
+	}
+	if own < 0 || own > c.config.MaxPosition {
+		return nil, fmt.Errorf("kvcache: own tokens at %d, want 0 to %d: %w", own, c.config.MaxPosition, ErrPosition)
+	}
+	s.offset = int32(own)
+	s.join()
+	return s, nil
+}
+
+// join counts a new sequence and its holds.
+func (s *Sequence) join() {
+	for _, g := range s.segments {
+		s.cache.ref(g.entry)
+	}
+	s.cache.pool.retain(s.pages)
+	s.cache.sequences++
+}
+
+// Tokens is the number of own tokens.
+func (s *Sequence) Tokens() int {
+	s.cache.mu.Lock()
+	defer s.cache.mu.Unlock()
+	return int(s.tokens)
+}
+
+// Next is the position of the next own token.
+func (s *Sequence) Next() int {
+	s.cache.mu.Lock()
+	defer s.cache.mu.Unlock()
+	return int(s.offset + s.tokens)
+}
+
+// Extend makes room for n more own tokens, whose K and V the caller then
+// appends to [Sequence.Slots]. Where a fork shares the last page and that is
+// not full, this sequence gets a copy of it.
+func (s *Sequence) Extend(n int) error {
+	c := s.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := s.check(); err != nil {
+		return err
+	}
+	if n < 0 || n > c.config.MaxPosition-int(s.offset+s.tokens) {
+		return fmt.Errorf("kvcache: %d own tokens more behind position %d, want positions below %d: %w",
+			n, s.offset+s.tokens, c.config.MaxPosition, ErrPosition)
+	}
+	if n == 0 {
+		return nil
+	}
+	shape := c.config.Shape
+	need := shape.Pages(int(s.tokens)+n) - len(s.pages)
+	last := len(s.pages) - 1
+	shared := int(s.tokens)%shape.PageSize != 0 && c.pool.refs[s.pages[last]] > 1
+	if shared {
+		need++
+	}
+	held := len(s.pages)
+	pages, err := c.take(s.pages, need)
+	if err != nil {
+		return fmt.Errorf("kvcache: %d own tokens more: %w", n, err)
+	}
+	if shared {
+		// The first new page takes the last one's place.
+		if err := c.pool.copyPage(c.config.Stream, pages[held], pages[last]); err != nil {
+			c.pool.release(pages[held:])
+			return fmt.Errorf("kvcache: copy the last page of a fork: %w", err)
+		}
+		c.stats.PageCopies++
+		c.pool.release(pages[last:held])
+		pages = slices.Delete(pages, last, held)
+	}
+	s.pages = pages
+	s.tokens += int32(n)
+	return nil
+}
+
+// Truncate leaves the first n own tokens.
+func (s *Sequence) Truncate(n int) error {
+	s.cache.mu.Lock()
+	defer s.cache.mu.Unlock()
+	if err := s.check(); err != nil {
+		return err
+	}
+	if n < 0 || n > int(s.tokens) {
+		return fmt.Errorf("kvcache: truncate to %d own tokens, want 0 to %d", n, s.tokens)
+	}
+	keep := s.cache.config.Shape.Pages(n)
+	s.cache.pool.release(s.pages[keep:])
+	s.pages = s.pages[:keep]
+	s.tokens = int32(n)
+	return nil
+}
+
+// Fork returns a sequence with the same segments and own tokens. It copies
+// nothing: see [Sequence.Extend].
+func (s *Sequence) Fork() (*Sequence, error) {
+	s.cache.mu.Lock()
+	defer s.cache.mu.Unlock()
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	fork := *s
+	fork.segments = slices.Clone(s.segments)
+	fork.pages = slices.Clone(s.pages)
+	fork.join()
+	return &fork, nil
+}
+
+// Slots appends where the own tokens from begin on stand, as
+// [abi.AppendParams] takes it: page * page size + place in the page.
+func (s *Sequence) Slots(dst []int32, begin int) ([]int32, error) {
+	s.cache.mu.Lock()
+	defer s.cache.mu.Unlock()
+	if err := s.check(); err != nil {
+		return dst, err
+	}
+	if begin < 0 || begin > int(s.tokens) {
+		return dst, fmt.Errorf("kvcache: slots of own tokens from %d, want 0 to %d", begin, s.tokens)
+	}
+	return s.cache.config.Shape.Slots(dst, s.pages, begin, int(s.tokens)), nil
+}
+
+// Slots appends the slots of tokens begin to end-1 of a list of pages.
+func (s Shape) Slots(dst, pages []int32, begin, end int) []int32 {
+	for t := begin; t < end; t++ {
+		dst = append(dst, pages[t/s.PageSize]*int32(s.PageSize)+int32(t%s.PageSize))
+	}
+	return dst
+}
+
+// Close gives up the sequence's pages and its holds. A second call does
+// nothing.
+func (s *Sequence) Close() {
+	s.cache.mu.Lock()
+	defer s.cache.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.cache.sequences--
+	s.cache.pool.release(s.pages)
+	for _, g := range s.segments {
+		s.cache.unref(g.entry)
+	}
+	s.pages, s.segments, s.tokens = nil, nil, 0
+}
+
+func (s *Sequence) check() error {
+	if s.closed || s.cache.closed {
+		return fmt.Errorf("kvcache: sequence: %w", ErrClosed)
+	}
+	return nil
+}

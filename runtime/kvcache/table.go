@@ -1,0 +1,64 @@
+package kvcache
+
+import "github.com/kgen-project/kgen/runtime/schedule"
+
+// Table is the page table of one step: the pages of every sequence in it, a
+// chunk's once however many sequences hold it. Reuse it from step to step: it
+// allocates nothing once it has grown. The zero Table is empty.
+type Table struct {
+	Pages []int32 // for abi.AttendParams.PageTable
+
+	step   uint64
+	places []place // by entry.slot
+}
+
+// place says that an entry's pages of one residence begin at page in one step.
+type place struct {
+	step, serial uint64
+	page         int32
+}
+
+// Reset empties the table.
+func (t *Table) Reset() {
+	t.Pages = t.Pages[:0]
+	t.step++
+}
+
+// Append adds pages, such as those an [Encode] got, and returns the index of
+// the first.
+func (t *Table) Append(pages []int32) int32 {
+	first := int32(len(t.Pages))
+	t.Pages = append(t.Pages, pages...)
+	return first
+}
+
+// Add appends a sequence's segments to dst: its chunks in order, then its own
+// tokens if it has any. Segments of one chunk have the same Page, in
+// whatever sequence. The table is valid for work queued on the cache's stream
+// before the sequence is next changed.
+func (t *Table) Add(dst []schedule.Segment, s *Sequence) ([]schedule.Segment, error) {
+	s.cache.mu.Lock()
+	defer s.cache.mu.Unlock()
+	if err := s.check(); err != nil {
+		return dst, err
+	}
+	for _, g := range s.segments {
+		dst = append(dst, schedule.Segment{Page: t.chunk(g.entry), Tokens: g.entry.tokens, Offset: g.offset})
+	}
+	if s.tokens > 0 {
+		dst = append(dst, schedule.Segment{Page: t.Append(s.pages), Tokens: s.tokens, Offset: s.offset, Own: true})
+	}
+	return dst, nil
+}
+
+// chunk adds an entry's pages unless they are there.
+func (t *Table) chunk(e *entry) int32 {
+	if n := int(e.slot) + 1; n > len(t.places) {
+		t.places = append(t.places, make([]place, n-len(t.places))...)
+	}
+	p := &t.places[e.slot]
+	if p.step != t.step || p.serial != e.serial {
+		*p = place{step: t.step, serial: e.serial, page: t.Append(e.pages)}
+	}
+	return p.page
+}
