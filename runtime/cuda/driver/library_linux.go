@@ -8,22 +8,27 @@ import (
 	"github.com/ebitengine/purego"
 
 	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/cuda/internal/device"
 )
 
-// loadLibrary binds every function of library. libcuda is never unloaded: it
+// loadLibrary binds every function of device.Library. libcuda is never unloaded: it
 // does not support that.
-func loadLibrary(file string) (*library, error) {
+func loadLibrary(file string) (*device.Library, error) {
 	handle, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_GLOBAL)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w: install the NVIDIA driver, or use the emulator or CPU backend (%w)",
 			cuda.ErrNoDevice, cuda.ErrNoLibrary, err)
 	}
-	l := &library{}
+	l := &device.Library{}
 	fields := reflect.ValueOf(l).Elem()
 	address := map[string]uintptr{}
 	for i := range fields.NumField() {
-		symbol := fields.Type().Field(i).Tag.Get("symbol")
+		tag := fields.Type().Field(i).Tag
+		symbol := tag.Get("symbol")
 		a, err := purego.Dlsym(handle, symbol)
+		if err != nil && tag.Get("optional") != "" {
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: %s lacks %s: kgen needs a driver for CUDA 11.4 or newer (%w)",
 				cuda.ErrNoLibrary, file, symbol, err)
@@ -33,7 +38,7 @@ func loadLibrary(file string) (*library, error) {
 			purego.RegisterFunc(field, a)
 		}
 	}
-	l.bindDirect(address)
+	bindDirect(l, address)
 	return l, nil
 }
 
@@ -41,34 +46,43 @@ func loadLibrary(file string) (*library, error) {
 // kgen bundles, and those of the launch path, where reflection costs too much.
 func bindByHand(symbol string) bool {
 	switch symbol {
-	case "cuLaunchKernel", "cuModuleLoadDataEx", "cuCtxSetCurrent", "cuGraphLaunch":
+	case "cuLaunchKernel", "cuModuleLoadDataEx", "cuTensorMapEncodeTiled", "cuCtxSetCurrent", "cuGraphLaunch":
 		return true
 	}
 	return false
 }
 
-func (l *library) bindDirect(address map[string]uintptr) {
+func bindDirect(l *device.Library, address map[string]uintptr) {
 	launchKernel := address["cuLaunchKernel"]
-	l.LaunchKernel = func(a *launch) code {
-		r, _, _ := purego.SyscallN(launchKernel, a.function,
-			uintptr(a.gridX), uintptr(a.gridY), uintptr(a.gridZ), uintptr(a.threads), 1, 1,
-			uintptr(a.shared), a.stream, uintptr(unsafe.Pointer(&a.params)), 0)
-		return code(r)
+	l.LaunchKernel = func(a *device.Launch) device.Code {
+		r, _, _ := purego.SyscallN(launchKernel, a.Function,
+			uintptr(a.GridX), uintptr(a.GridY), uintptr(a.GridZ), uintptr(a.Threads), 1, 1,
+			uintptr(a.Shared), a.Stream, uintptr(unsafe.Pointer(&a.Params)), 0)
+		return device.Code(r)
 	}
 	loadData := address["cuModuleLoadDataEx"]
-	l.ModuleLoadDataEx = func(m *uintptr, image *byte, log *jitLog) code {
-		r, _, _ := purego.SyscallN(loadData, uintptr(unsafe.Pointer(m)), uintptr(unsafe.Pointer(image)),
-			uintptr(len(log.options)), uintptr(unsafe.Pointer(&log.options)), uintptr(unsafe.Pointer(&log.values)))
-		return code(r)
+	l.ModuleLoadDataEx = func(m *uintptr, image []byte, log *device.JITLog) device.Code {
+		r, _, _ := purego.SyscallN(loadData, uintptr(unsafe.Pointer(m)), uintptr(unsafe.Pointer(&image[0])),
+			uintptr(len(log.Options)), uintptr(unsafe.Pointer(&log.Options)), uintptr(unsafe.Pointer(&log.Values)))
+		return device.Code(r)
+	}
+	if encode := address["cuTensorMapEncodeTiled"]; encode != 0 {
+		l.TensorMapEncode = func(m *device.TensorMap) device.Code {
+			r, _, _ := purego.SyscallN(encode, uintptr(unsafe.Pointer(m.Map)), uintptr(m.DataType), uintptr(m.Rank), uintptr(m.Base),
+				uintptr(unsafe.Pointer(&m.Dims)), uintptr(unsafe.Pointer(&m.Strides)), uintptr(unsafe.Pointer(&m.Box)),
+				uintptr(unsafe.Pointer(&m.ElementStrides)), uintptr(m.Interleave), uintptr(m.Swizzle),
+				uintptr(m.L2Promotion), uintptr(m.OutOfBounds))
+			return device.Code(r)
+		}
 	}
 	setCurrent := address["cuCtxSetCurrent"]
-	l.ContextSetCurrent = func(context uintptr) code {
+	l.ContextSetCurrent = func(context uintptr) device.Code {
 		r, _, _ := purego.SyscallN(setCurrent, context)
-		return code(r)
+		return device.Code(r)
 	}
 	graphLaunch := address["cuGraphLaunch"]
-	l.GraphLaunch = func(exec, s uintptr) code {
+	l.GraphLaunch = func(exec, s uintptr) device.Code {
 		r, _, _ := purego.SyscallN(graphLaunch, exec, s)
-		return code(r)
+		return device.Code(r)
 	}
 }

@@ -1,4 +1,4 @@
-package driver
+package device
 
 import (
 	"context"
@@ -14,11 +14,11 @@ import (
 func (d *device) Time(ctx context.Context, s cuda.Stream, f func() error) (_ time.Duration, err error) {
 	var events [2]uintptr
 	for i := range events {
-		if err := d.do("cuEventCreate", func(l *library) code { return l.EventCreate(&events[i], 0) }); err != nil {
+		if err := d.do("cuEventCreate", func(l *Library) Code { return l.EventCreate(&events[i], 0) }); err != nil {
 			return 0, err
 		}
 		defer func() {
-			err = errors.Join(err, d.do("cuEventDestroy", func(l *library) code { return l.EventDestroy(events[i]) }))
+			err = errors.Join(err, d.do("cuEventDestroy", func(l *Library) Code { return l.EventDestroy(events[i]) }))
 		}()
 	}
 	if err := d.record(events[0], s); err != nil {
@@ -34,7 +34,7 @@ func (d *device) Time(ctx context.Context, s cuda.Stream, f func() error) (_ tim
 		return 0, err
 	}
 	var milliseconds float32
-	err = d.do("cuEventElapsedTime", func(l *library) code {
+	err = d.do("cuEventElapsedTime", func(l *Library) Code {
 		return l.EventElapsedTime(&milliseconds, events[0], events[1])
 	})
 	if err != nil {
@@ -44,7 +44,7 @@ func (d *device) Time(ctx context.Context, s cuda.Stream, f func() error) (_ tim
 }
 
 func (d *device) record(event uintptr, s cuda.Stream) error {
-	return d.do("cuEventRecord", func(l *library) code { return l.EventRecord(event, uintptr(s)) })
+	return d.do("cuEventRecord", func(l *Library) Code { return l.EventRecord(event, uintptr(s)) })
 }
 
 // Capture keeps f on one thread: the driver wants a capture to begin and end
@@ -55,7 +55,7 @@ func (d *device) Capture(s cuda.Stream, f func() error) (cuda.Graph, error) {
 		return nil, err
 	}
 	g := &graph{device: d}
-	err = d.do("cuGraphInstantiateWithFlags", func(l *library) code { return l.GraphInstantiate(&g.exec, recorded, 0) })
+	err = d.do("cuGraphInstantiateWithFlags", func(l *Library) Code { return l.GraphInstantiate(&g.exec, recorded, 0) })
 	if e := d.destroyGraph(recorded); err == nil && e != nil {
 		return nil, errors.Join(e, g.Destroy())
 	}
@@ -72,7 +72,7 @@ func (d *device) capture(s cuda.Stream, f func() error) (recorded uintptr, err e
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	err = d.do("cuStreamBeginCapture", func(l *library) code {
+	err = d.do("cuStreamBeginCapture", func(l *Library) Code {
 		return l.BeginCapture(uintptr(s), captureThreadLocal)
 	})
 	if err != nil {
@@ -80,7 +80,7 @@ func (d *device) capture(s cuda.Stream, f func() error) (recorded uintptr, err e
 	}
 	returned := false
 	defer func() {
-		e := d.do("cuStreamEndCapture", func(l *library) code { return l.EndCapture(uintptr(s), &recorded) })
+		e := d.do("cuStreamEndCapture", func(l *Library) Code { return l.EndCapture(uintptr(s), &recorded) })
 		if err == nil && e != nil {
 			err = e
 		}
@@ -98,7 +98,7 @@ func (d *device) capture(s cuda.Stream, f func() error) (recorded uintptr, err e
 }
 
 func (d *device) destroyGraph(recorded uintptr) error {
-	return d.do("cuGraphDestroy", func(l *library) code { return l.GraphDestroy(recorded) })
+	return d.do("cuGraphDestroy", func(l *Library) Code { return l.GraphDestroy(recorded) })
 }
 
 type graph struct {
@@ -107,9 +107,9 @@ type graph struct {
 }
 
 func (g *graph) Launch(s cuda.Stream) error {
-	return g.device.do("cuGraphLaunch", func(l *library) code { return l.GraphLaunch(g.exec, uintptr(s)) })
+	return g.device.do("cuGraphLaunch", func(l *Library) Code { return l.GraphLaunch(g.exec, uintptr(s)) })
 }
 
 func (g *graph) Destroy() error {
-	return g.device.do("cuGraphExecDestroy", func(l *library) code { return l.GraphExecDestroy(g.exec) })
+	return g.device.do("cuGraphExecDestroy", func(l *Library) Code { return l.GraphExecDestroy(g.exec) })
 }

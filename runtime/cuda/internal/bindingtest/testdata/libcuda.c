@@ -15,17 +15,23 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUtensorMap_st { cuuint64_t opaque[16]; } CUtensorMap;
+typedef unsigned int cuuint32_t;
+typedef int CUtensorMapDataType, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill;
 #endif
 
 static char record[4096];
 static size_t used;
+static CUresult answer;
 static CUresult note(const char *format, ...) {
   va_list args;
   va_start(args, format);
   used += (size_t)vsnprintf(record + used, sizeof record - used, format, args);
   va_end(args);
-  return 0;
+  return answer;
 }
+
+void fake_answer(CUresult code) { answer = code; }
 
 const char *fake_record(void) {
   used = 0;
@@ -67,7 +73,7 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned
 }
 CUresult cuStreamCreate(CUstream *s, unsigned int flags) { *s = (CUstream)0x99; return note("cuStreamCreate %u", flags); }
 CUresult cuStreamDestroy_v2(CUstream s) { return note("cuStreamDestroy_v2 %p", (void *)s); }
-CUresult cuStreamQuery(CUstream s) { note("cuStreamQuery %p", (void *)s); return (CUresult)600; }
+CUresult cuStreamQuery(CUstream s) { return note("cuStreamQuery %p", (void *)s); }
 CUresult cuStreamBeginCapture_v2(CUstream s, CUstreamCaptureMode mode) { return note("cuStreamBeginCapture_v2 %p %d", (void *)s, (int)mode); }
 CUresult cuStreamEndCapture(CUstream s, CUgraph *g) { *g = (CUgraph)0xaa; return note("cuStreamEndCapture %p", (void *)s); }
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *e, CUgraph g, unsigned long long flags) { *e = (CUgraphExec)0xbb; return note("cuGraphInstantiateWithFlags %p %llu", (void *)g, flags); }
@@ -78,3 +84,14 @@ CUresult cuEventCreate(CUevent *e, unsigned int flags) { *e = (CUevent)0xcc; ret
 CUresult cuEventDestroy_v2(CUevent e) { return note("cuEventDestroy_v2 %p", (void *)e); }
 CUresult cuEventRecord(CUevent e, CUstream s) { return note("cuEventRecord %p %p", (void *)e, (void *)s); }
 CUresult cuEventElapsedTime(float *ms, CUevent a, CUevent b) { *ms = 2.5f; return note("cuEventElapsedTime %p %p", (void *)a, (void *)b); }
+CUresult cuTensorMapEncodeTiled(CUtensorMap *m, CUtensorMapDataType type, cuuint32_t rank, void *base, const cuuint64_t *dims,
+                                const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps,
+                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2,
+                                CUtensorMapFloatOOBfill fill) {
+  memcpy(m, "map!", 4);
+  note("cuTensorMapEncodeTiled %s %d %u %p", (size_t)m % 64 ? "crooked" : "aligned", (int)type, rank, base);
+  note(" dims %llu %llu %llu %llu", (unsigned long long)dims[0], (unsigned long long)dims[1], (unsigned long long)dims[2], (unsigned long long)dims[3]);
+  note(" strides %llu %llu %llu", (unsigned long long)strides[0], (unsigned long long)strides[1], (unsigned long long)strides[2]);
+  note(" box %u %u %u %u steps %u %u %u %u", box[0], box[1], box[2], box[3], steps[0], steps[1], steps[2], steps[3]);
+  return note(" %d %d %d %d", (int)interleave, (int)swizzle, (int)l2, (int)fill);
+}

@@ -1,4 +1,4 @@
-package driver
+package device
 
 import (
 	"unsafe"
@@ -11,7 +11,7 @@ func (d *device) Upload(dst abi.DevicePtr, src []byte) error {
 	if len(src) == 0 {
 		return nil
 	}
-	return d.do("cuMemcpyHtoD", func(l *library) code {
+	return d.do("cuMemcpyHtoD", func(l *Library) Code {
 		return l.MemcpyHtoD(uint64(dst), unsafe.Pointer(&src[0]), uint64(len(src)))
 	})
 }
@@ -20,7 +20,7 @@ func (d *device) Download(dst []byte, src abi.DevicePtr) error {
 	if len(dst) == 0 {
 		return nil
 	}
-	return d.do("cuMemcpyDtoH", func(l *library) code {
+	return d.do("cuMemcpyDtoH", func(l *Library) Code {
 		return l.MemcpyDtoH(unsafe.Pointer(&dst[0]), uint64(src), uint64(len(dst)))
 	})
 }
@@ -29,7 +29,7 @@ func (d *device) Fill(s cuda.Stream, dst abi.DevicePtr, value byte, n int64) err
 	if n == 0 {
 		return nil
 	}
-	return d.do("cuMemsetD8Async", func(l *library) code {
+	return d.do("cuMemsetD8Async", func(l *Library) Code {
 		return l.MemsetD8Async(uint64(dst), value, uint64(n), uintptr(s))
 	})
 }

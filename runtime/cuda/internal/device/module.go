@@ -1,4 +1,4 @@
-package driver
+package device
 
 import (
 	"fmt"
@@ -16,8 +16,8 @@ type module struct {
 
 func (m *module) Kernel(entry string) (cuda.Kernel, error) {
 	k := &kernel{device: m.device, entry: entry}
-	err := m.device.do("cuModuleGetFunction", func(l *library) code {
-		return l.ModuleGetFunction(&k.handle, m.handle, cString(entry))
+	err := m.device.do("cuModuleGetFunction", func(l *Library) Code {
+		return l.ModuleGetFunction(&k.handle, m.handle, CString(entry))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", entry, err)
@@ -26,7 +26,7 @@ func (m *module) Kernel(entry string) (cuda.Kernel, error) {
 }
 
 func (m *module) Unload() error {
-	return m.device.do("cuModuleUnload", func(l *library) code { return l.ModuleUnload(m.handle) })
+	return m.device.do("cuModuleUnload", func(l *Library) Code { return l.ModuleUnload(m.handle) })
 }
 
 type kernel struct {
@@ -58,15 +58,15 @@ func (k *kernel) launch(s cuda.Stream, c cuda.LaunchConfig, params []byte) error
 	if err := k.allowShared(c.SharedBytes); err != nil {
 		return err
 	}
-	l := &launch{
-		function: k.handle,
-		gridX:    uint32(c.GridX), gridY: uint32(c.GridY), gridZ: uint32(c.GridZ),
-		threads: uint32(c.Threads),
-		shared:  uint32(c.SharedBytes),
-		stream:  uintptr(s),
-		params:  [1]*byte{&params[0]},
+	l := &Launch{
+		Function: k.handle,
+		GridX:    uint32(c.GridX), GridY: uint32(c.GridY), GridZ: uint32(c.GridZ),
+		Threads: uint32(c.Threads),
+		Shared:  uint32(c.SharedBytes),
+		Stream:  uintptr(s),
+		Params:  [1]*byte{&params[0]},
 	}
-	return k.device.do("cuLaunchKernel", func(lib *library) code { return lib.LaunchKernel(l) })
+	return k.device.do("cuLaunchKernel", func(lib *Library) Code { return lib.LaunchKernel(l) })
 }
 
 // allowShared raises the kernel's limit on dynamic shared memory, which starts
@@ -80,7 +80,7 @@ func (k *kernel) allowShared(bytes int) error {
 	if int64(bytes) <= k.shared.Load() {
 		return nil
 	}
-	err := k.device.do("cuFuncSetAttribute", func(l *library) code {
+	err := k.device.do("cuFuncSetAttribute", func(l *Library) Code {
 		return l.FuncSetAttribute(k.handle, functionMaxDynamicShared, int32(bytes))
 	})
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package driver is a cuda.Device on an NVIDIA GPU: libcuda called without
-// cgo.
+// Package device is a cuda.Device on an NVIDIA GPU over a table of libcuda's
+// functions. How they are called is the business of who fills the table.
 //
 // A CUDA context is current per OS thread, and goroutines move between
 // threads. Every call here therefore pins its goroutine to the thread, makes
@@ -7,7 +7,7 @@
 // well under a microsecond together. A thread of its own for the context would
 // cost two handovers between threads instead, each dearer than the launch.
 // libcuda itself is safe to call from many threads at once.
-package driver
+package device
 
 import (
 	"bytes"
@@ -22,28 +22,9 @@ import (
 	"github.com/kgen-project/kgen/runtime/cuda"
 )
 
-// Open opens the GPU with the given ordinal, counted from 0 over those that
-// the driver shows to this process. Without a driver or a GPU the error wraps
-// [cuda.ErrNoDevice]. The device also implements [cuda.GraphDevice] and
-// [cuda.MemoryDevice].
-//
-// Streams made by NewStream order themselves against the default stream, so
-// Upload and Download, which use that one, come after the work on all of them.
-func Open(ctx context.Context, ordinal int) (cuda.Device, error) {
-	l, err := loadLibrary("libcuda.so.1")
-	if err != nil {
-		return nil, fmt.Errorf("open CUDA device %d: %w", ordinal, err)
-	}
-	d, err := open(ctx, l, ordinal)
-	if err != nil {
-		return nil, fmt.Errorf("open CUDA device %d: %w", ordinal, err)
-	}
-	return d, nil
-}
-
 // device is a primary context.
 type device struct {
-	lib     *library
+	lib     *Library
 	handle  int32
 	context uintptr
 	info    cuda.Info
@@ -55,9 +36,25 @@ type device struct {
 var (
 	_ cuda.GraphDevice  = (*device)(nil)
 	_ cuda.MemoryDevice = (*device)(nil)
+	_ cuda.TensorMapper = (*device)(nil)
 )
 
-func open(ctx context.Context, l *library, ordinal int) (*device, error) {
+// Open opens the GPU with the given ordinal, counted from 0 over those that
+// the driver shows to this process. Without a driver or a GPU the error wraps
+// [cuda.ErrNoDevice]. The device also implements [cuda.GraphDevice],
+// [cuda.MemoryDevice] and [cuda.TensorMapper].
+//
+// Streams made by NewStream order themselves against the default stream, so
+// Upload and Download, which use that one, come after the work on all of them.
+func Open(ctx context.Context, l *Library, ordinal int) (cuda.Device, error) {
+	d, err := open(ctx, l, ordinal)
+	if err != nil {
+		return nil, fmt.Errorf("open CUDA device %d: %w", ordinal, err)
+	}
+	return d, nil
+}
+
+func open(ctx context.Context, l *Library, ordinal int) (*device, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -88,11 +85,11 @@ func open(ctx context.Context, l *library, ordinal int) (*device, error) {
 }
 
 func (d *device) readInfo() error {
-	var name [256]byte
+	var name [257]byte
 	if err := d.lib.fail("cuDeviceGetName", d.lib.DeviceGetName(&name[0], int32(len(name)-1), d.handle)); err != nil {
 		return err
 	}
-	d.info.Name = goString(&name[0])
+	d.info.Name = GoString(&name[0])
 	for attribute, field := range map[int32]*int{
 		attributeMultiprocessors: &d.info.Multiprocessors,
 		attributeMajor:           &d.info.Major,
@@ -133,7 +130,7 @@ func (d *device) attribute(attribute int32) (int32, error) {
 }
 
 // do makes one driver call with the context current.
-func (d *device) do(call string, f func(l *library) code) error {
+func (d *device) do(call string, f func(l *Library) Code) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if d.closed {
@@ -141,7 +138,7 @@ func (d *device) do(call string, f func(l *library) code) error {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if c := d.lib.ContextSetCurrent(d.context); c != success {
+	if c := d.lib.ContextSetCurrent(d.context); c != Success {
 		return d.lib.fail("cuCtxSetCurrent", c)
 	}
 	return d.lib.fail(call, f(d.lib))
@@ -166,7 +163,7 @@ func (d *device) Alloc(n int64) (abi.DevicePtr, error) {
 		return 0, fmt.Errorf("cuMemAlloc: %d bytes: must be positive", n)
 	}
 	var p uint64
-	err := d.do("cuMemAlloc", func(l *library) code { return l.MemAlloc(&p, uint64(n)) })
+	err := d.do("cuMemAlloc", func(l *Library) Code { return l.MemAlloc(&p, uint64(n)) })
 	switch {
 	case errors.Is(err, cuda.ErrOutOfMemory):
 		if free, total, e := d.Memory(); e == nil {
@@ -180,12 +177,12 @@ func (d *device) Alloc(n int64) (abi.DevicePtr, error) {
 }
 
 func (d *device) Free(p abi.DevicePtr) error {
-	return d.do("cuMemFree", func(l *library) code { return l.MemFree(uint64(p)) })
+	return d.do("cuMemFree", func(l *Library) Code { return l.MemFree(uint64(p)) })
 }
 
 func (d *device) Memory() (free, total int64, err error) {
 	var f, t uint64
-	if err := d.do("cuMemGetInfo", func(l *library) code { return l.MemGetInfo(&f, &t) }); err != nil {
+	if err := d.do("cuMemGetInfo", func(l *Library) Code { return l.MemGetInfo(&f, &t) }); err != nil {
 		return 0, 0, err
 	}
 	return int64(f), int64(t), nil
@@ -195,18 +192,18 @@ func (d *device) Load(image cuda.Image) (cuda.Module, error) {
 	if len(image.Cubin) == 0 {
 		return nil, fmt.Errorf("cuModuleLoadDataEx: %s: no machine code", image.Name)
 	}
-	code8 := image.Cubin
-	if !bytes.HasPrefix(code8, []byte("\x7fELF")) { // PTX text ends with a NUL
-		code8 = append(bytes.Clone(code8), 0)
+	image8 := image.Cubin
+	if !bytes.HasPrefix(image8, []byte("\x7fELF")) { // PTX text ends with a NUL
+		image8 = append(bytes.Clone(image8), 0)
 	}
 	buffer := make([]byte, 8<<10)
-	log := newJITLog(buffer[:len(buffer)-1])
+	log := NewJITLog(buffer[:len(buffer)-1])
 	m := &module{device: d}
-	err := d.do("cuModuleLoadDataEx", func(l *library) code {
-		return l.ModuleLoadDataEx(&m.handle, &code8[0], log)
+	err := d.do("cuModuleLoadDataEx", func(l *Library) Code {
+		return l.ModuleLoadDataEx(&m.handle, image8, log)
 	})
 	if err != nil {
-		if text := bytes.TrimSpace([]byte(goString(&buffer[0]))); len(text) > 0 {
+		if text := bytes.TrimSpace([]byte(GoString(&buffer[0]))); len(text) > 0 {
 			return nil, fmt.Errorf("%s on %s: %w:\n%s", image.Name, d.info.Name, err, text)
 		}
 		return nil, fmt.Errorf("%s on %s: %w", image.Name, d.info.Name, err)
@@ -216,7 +213,7 @@ func (d *device) Load(image cuda.Image) (cuda.Module, error) {
 
 func (d *device) NewStream() (cuda.Stream, error) {
 	var s uintptr
-	err := d.do("cuStreamCreate", func(l *library) code { return l.StreamCreate(&s, 0) })
+	err := d.do("cuStreamCreate", func(l *Library) Code { return l.StreamCreate(&s, 0) })
 	if err != nil {
 		return 0, err
 	}
@@ -227,7 +224,7 @@ func (d *device) DestroyStream(s cuda.Stream) error {
 	if s == 0 {
 		return errors.New("cuStreamDestroy: the default stream stays")
 	}
-	return d.do("cuStreamDestroy", func(l *library) code { return l.StreamDestroy(uintptr(s)) })
+	return d.do("cuStreamDestroy", func(l *Library) Code { return l.StreamDestroy(uintptr(s)) })
 }
 
 // Synchronize asks the driver again and again, first without a pause and then
@@ -236,14 +233,14 @@ func (d *device) DestroyStream(s cuda.Stream) error {
 func (d *device) Synchronize(ctx context.Context, s cuda.Stream) error {
 	start := time.Now()
 	for {
-		var c code
-		err := d.do("cuStreamQuery", func(l *library) code {
-			if c = l.StreamQuery(uintptr(s)); c == notReady {
-				return success
+		var c Code
+		err := d.do("cuStreamQuery", func(l *Library) Code {
+			if c = l.StreamQuery(uintptr(s)); c == NotReady {
+				return Success
 			}
 			return c
 		})
-		if err != nil || c == success {
+		if err != nil || c == Success {
 			return err
 		}
 		if err := ctx.Err(); err != nil {

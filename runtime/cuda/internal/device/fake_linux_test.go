@@ -1,4 +1,4 @@
-package driver
+package device
 
 import (
 	"fmt"
@@ -23,16 +23,17 @@ type fake struct {
 	recorded map[uintptr]bool   // stream: capture under way
 	memory   map[uint64][]byte
 	shared   map[uintptr]int32
-	launches []launch
+	launches []Launch
 	params   [][]byte
 	images   [][]byte
+	maps     []TensorMap
 	calls    map[string]int
 	misuse   []string
 
 	total     uint64                             // bytes that Alloc may give at once
 	paramSize int                                // bytes of a launch's parameters
-	jitLog    string                             // what loading a module logs
-	inject    func(symbol string, call int) code // code to fail the symbol's call-th call with
+	JITLog    string                             // what loading a module logs
+	inject    func(symbol string, call int) Code // Code to fail the symbol's call-th call with
 }
 
 func newFake() *fake {
@@ -40,7 +41,7 @@ func newFake() *fake {
 		next: 4096, held: map[uint64]string{}, owner: map[uint64]uintptr{}, current: map[int]uintptr{}, queries: map[uintptr]int{},
 		recorded: map[uintptr]bool{}, memory: map[uint64][]byte{}, shared: map[uintptr]int32{},
 		calls: map[string]int{}, total: 1 << 30, paramSize: 8,
-		inject: func(string, int) code { return success },
+		inject: func(string, int) Code { return Success },
 	}
 }
 
@@ -52,7 +53,7 @@ var contextFree = []string{"cuInit", "cuGetErrorName", "cuGetErrorString", "cuDr
 // library returns the fake's functions. A call that gives something back does
 // so even where it is made to fail, as libcuda does when it reports an
 // earlier launch.
-func (f *fake) library() *library {
+func (f *fake) library() *Library {
 	l := f.plain()
 	fields := reflect.ValueOf(l).Elem()
 	for i := range fields.NumField() {
@@ -68,7 +69,7 @@ func (f *fake) library() *library {
 				f.misuse = append(f.misuse, symbol+" on a thread without a context")
 			}
 			c := f.inject(symbol, f.calls[symbol])
-			if c == success {
+			if c == Success {
 				return inner.Call(args)
 			}
 			if givesBack {
@@ -91,12 +92,12 @@ func (f *fake) hold(what string) uint64 {
 	return f.next
 }
 
-func (f *fake) make(p *uintptr, what string) code {
+func (f *fake) make(p *uintptr, what string) Code {
 	*p = uintptr(f.hold(what))
-	return success
+	return Success
 }
 
-func (f *fake) release(handle uint64, what string) code {
+func (f *fake) release(handle uint64, what string) Code {
 	if f.held[handle] != what {
 		f.misuse = append(f.misuse, fmt.Sprintf("release of %s %d, which is %q", what, handle, f.held[handle]))
 		return 400
@@ -105,120 +106,125 @@ func (f *fake) release(handle uint64, what string) code {
 		f.misuse = append(f.misuse, fmt.Sprintf("release of %s of context %d in context %d", what, f.owner[handle], current))
 	}
 	delete(f.held, handle)
-	return success
+	return Success
 }
 
-func (f *fake) plain() *library {
+func (f *fake) plain() *Library {
 	const firstContext = 77
 	attributes := map[int32]int32{attributeMultiprocessors: 132, attributeL2Bytes: 50 << 20, attributeMajor: 9,
 		attributeMinor: 0, attributeSharedOptin: 227 << 10}
-	return &library{
-		Init:             func(uint32) code { return success },
-		DriverGetVersion: func(v *int32) code { *v = 13010; return success },
-		GetErrorName: func(c code, p **byte) code {
-			names := map[code]string{1: "CUDA_ERROR_INVALID_VALUE", 2: "CUDA_ERROR_OUT_OF_MEMORY", 719: "CUDA_ERROR_LAUNCH_FAILED"}
+	return &Library{
+		Init:             func(uint32) Code { return Success },
+		DriverGetVersion: func(v *int32) Code { *v = 13010; return Success },
+		GetErrorName: func(c Code, p **byte) Code {
+			names := map[Code]string{1: "CUDA_ERROR_INVALID_VALUE", 2: "CUDA_ERROR_OUT_OF_MEMORY", 719: "CUDA_ERROR_LAUNCH_FAILED"}
 			if names[c] == "" {
 				return 1
 			}
-			*p = cString(names[c])
-			return success
+			*p = CString(names[c])
+			return Success
 		},
-		GetErrorString: func(c code, p **byte) code { *p = cString("described"); return success },
-		DeviceGetCount: func(n *int32) code { *n = 2; return success },
-		DeviceGet:      func(d *int32, ordinal int32) code { *d = ordinal; return success },
-		DeviceGetName: func(p *byte, n int32, _ int32) code {
+		GetErrorString: func(c Code, p **byte) Code { *p = CString("described"); return Success },
+		DeviceGetCount: func(n *int32) Code { *n = 2; return Success },
+		DeviceGet:      func(d *int32, ordinal int32) Code { *d = ordinal; return Success },
+		DeviceGetName: func(p *byte, n int32, _ int32) Code {
 			copy(unsafe.Slice(p, n), "Fake H200\x00")
-			return success
+			return Success
 		},
-		DeviceGetAttribute: func(v *int32, a, _ int32) code { *v = attributes[a]; return success },
-		DeviceTotalMem:     func(n *uint64, _ int32) code { *n = f.total; return success },
-		ContextRetain: func(p *uintptr, d int32) code {
+		DeviceGetAttribute: func(v *int32, a, _ int32) Code { *v = attributes[a]; return Success },
+		DeviceTotalMem:     func(n *uint64, _ int32) Code { *n = f.total; return Success },
+		ContextRetain: func(p *uintptr, d int32) Code {
 			*p = firstContext + uintptr(d)
 			f.held[uint64(*p)] = "context"
-			return success
+			return Success
 		},
-		ContextRelease: func(d int32) code { return f.release(firstContext+uint64(d), "context") },
-		ContextSetCurrent: func(c uintptr) code {
+		ContextRelease: func(d int32) Code { return f.release(firstContext+uint64(d), "context") },
+		ContextSetCurrent: func(c uintptr) Code {
 			f.current[syscall.Gettid()] = c
-			return success
+			return Success
 		},
-		MemAlloc: func(p *uint64, n uint64) code {
+		MemAlloc: func(p *uint64, n uint64) Code {
 			if n > f.total {
 				return 2
 			}
 			*p = f.hold("memory")
 			f.memory[*p] = make([]byte, n)
-			return success
+			return Success
 		},
-		MemFree:    func(p uint64) code { delete(f.memory, p); return f.release(p, "memory") },
-		MemGetInfo: func(free, total *uint64) code { *free, *total = f.total/2, f.total; return success },
-		MemcpyHtoD: func(dst uint64, src unsafe.Pointer, n uint64) code {
+		MemFree:    func(p uint64) Code { delete(f.memory, p); return f.release(p, "memory") },
+		MemGetInfo: func(free, total *uint64) Code { *free, *total = f.total/2, f.total; return Success },
+		MemcpyHtoD: func(dst uint64, src unsafe.Pointer, n uint64) Code {
 			copy(f.memory[dst], unsafe.Slice((*byte)(src), n))
-			return success
+			return Success
 		},
-		MemcpyDtoH: func(dst unsafe.Pointer, src uint64, n uint64) code {
+		MemcpyDtoH: func(dst unsafe.Pointer, src uint64, n uint64) Code {
 			copy(unsafe.Slice((*byte)(dst), n), f.memory[src])
-			return success
+			return Success
 		},
-		MemsetD8Async: func(dst uint64, v uint8, n uint64, _ uintptr) code {
+		MemsetD8Async: func(dst uint64, v uint8, n uint64, _ uintptr) Code {
 			for i := range f.memory[dst][:n] {
 				f.memory[dst][i] = v
 			}
-			return success
+			return Success
 		},
-		ModuleLoadDataEx: func(m *uintptr, image *byte, log *jitLog) code {
-			f.images = append(f.images, slices.Clone(unsafe.Slice(image, 5)))
-			if f.jitLog != "" {
-				copy(unsafe.Slice(log.values.log, log.values.size), f.jitLog)
+		ModuleLoadDataEx: func(m *uintptr, image []byte, log *JITLog) Code {
+			f.images = append(f.images, slices.Clone(image))
+			if f.JITLog != "" {
+				copy(unsafe.Slice(log.Values.Log, log.Values.Size), f.JITLog)
 				return 218
 			}
 			return f.make(m, "module")
 		},
-		ModuleGetFunction: func(k *uintptr, m uintptr, name *byte) code {
-			if goString(name) != "add" {
+		ModuleGetFunction: func(k *uintptr, m uintptr, name *byte) Code {
+			if GoString(name) != "add" {
 				return 500
 			}
 			*k = 1234
-			return success
+			return Success
 		},
-		ModuleUnload: func(m uintptr) code { return f.release(uint64(m), "module") },
-		FuncSetAttribute: func(k uintptr, a, v int32) code {
+		ModuleUnload: func(m uintptr) Code { return f.release(uint64(m), "module") },
+		FuncSetAttribute: func(k uintptr, a, v int32) Code {
 			if v > 227<<10 {
 				return 1
 			}
 			f.shared[k] = v
-			return success
+			return Success
 		},
-		LaunchKernel: func(l *launch) code {
+		LaunchKernel: func(l *Launch) Code {
 			f.launches = append(f.launches, *l)
-			f.params = append(f.params, slices.Clone(unsafe.Slice(l.params[0], f.paramSize)))
-			f.queries[l.stream] = 3
-			return success
+			f.params = append(f.params, slices.Clone(unsafe.Slice(l.Params[0], f.paramSize)))
+			f.queries[l.Stream] = 3
+			return Success
 		},
-		StreamCreate:  func(s *uintptr, _ uint32) code { return f.make(s, "stream") },
-		StreamDestroy: func(s uintptr) code { return f.release(uint64(s), "stream") },
-		StreamQuery: func(s uintptr) code {
+		StreamCreate:  func(s *uintptr, _ uint32) Code { return f.make(s, "stream") },
+		StreamDestroy: func(s uintptr) Code { return f.release(uint64(s), "stream") },
+		StreamQuery: func(s uintptr) Code {
 			if f.queries[s] > 0 {
 				f.queries[s]--
-				return notReady
+				return NotReady
 			}
-			return success
+			return Success
 		},
-		BeginCapture: func(s uintptr, _ uint32) code { f.recorded[s] = true; return success },
-		EndCapture: func(s uintptr, g *uintptr) code {
+		BeginCapture: func(s uintptr, _ uint32) Code { f.recorded[s] = true; return Success },
+		EndCapture: func(s uintptr, g *uintptr) Code {
 			if !f.recorded[s] {
 				f.misuse = append(f.misuse, "end of a capture that had not begun")
 			}
 			delete(f.recorded, s)
 			return f.make(g, "graph")
 		},
-		GraphInstantiate: func(e *uintptr, _ uintptr, _ uint64) code { return f.make(e, "exec") },
-		GraphDestroy:     func(g uintptr) code { return f.release(uint64(g), "graph") },
-		GraphLaunch:      func(_, _ uintptr) code { return success },
-		GraphExecDestroy: func(e uintptr) code { return f.release(uint64(e), "exec") },
-		EventCreate:      func(e *uintptr, _ uint32) code { return f.make(e, "event") },
-		EventDestroy:     func(e uintptr) code { return f.release(uint64(e), "event") },
-		EventRecord:      func(_, _ uintptr) code { return success },
-		EventElapsedTime: func(ms *float32, _, _ uintptr) code { *ms = 1.5; return success },
+		GraphInstantiate: func(e *uintptr, _ uintptr, _ uint64) Code { return f.make(e, "exec") },
+		GraphDestroy:     func(g uintptr) Code { return f.release(uint64(g), "graph") },
+		GraphLaunch:      func(_, _ uintptr) Code { return Success },
+		GraphExecDestroy: func(e uintptr) Code { return f.release(uint64(e), "exec") },
+		EventCreate:      func(e *uintptr, _ uint32) Code { return f.make(e, "event") },
+		EventDestroy:     func(e uintptr) Code { return f.release(uint64(e), "event") },
+		EventRecord:      func(_, _ uintptr) Code { return Success },
+		TensorMapEncode: func(m *TensorMap) Code {
+			f.maps = append(f.maps, *m)
+			m.Map[0], m.Map[127] = 1, 2
+			return Success
+		},
+		EventElapsedTime: func(ms *float32, _, _ uintptr) Code { *ms = 1.5; return Success },
 	}
 }

@@ -1,4 +1,4 @@
-package driver
+package device
 
 import (
 	"bytes"
@@ -6,17 +6,20 @@ import (
 	"encoding/binary"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/cuda/internal/results"
 )
 
 // everything uses each method of a device once and, like a careful caller,
 // gives back what it got whatever fails.
-func everything(l *library) (err error) {
+func everything(l *Library) (err error) {
 	ctx := context.Background()
 	d, err := open(ctx, l, 1)
 	if err != nil {
@@ -50,6 +53,7 @@ func everything(l *library) (err error) {
 		return k.Launch(s, cuda.LaunchConfig{GridX: 3, GridY: 2, GridZ: 1, Threads: 128, SharedBytes: 100 << 10}, make([]byte, 8))
 	}
 	steps := []func() error{
+		func() error { _, err := d.EncodeTensorMap(boxes); return err },
 		func() error { return d.Upload(p, make([]byte, 64)) },
 		func() error { return d.Fill(s, p, 7, 64) },
 		add,
@@ -78,7 +82,7 @@ func TestEverything(t *testing.T) {
 	if len(f.leaks()) > 0 || len(f.misuse) > 0 {
 		t.Errorf("leaks %q, misuse %q", f.leaks(), f.misuse)
 	}
-	fields := reflect.TypeFor[library]()
+	fields := reflect.TypeFor[Library]()
 	for i := range fields.NumField() {
 		symbol := fields.Field(i).Tag.Get("symbol")
 		if f.calls[symbol] == 0 && !strings.HasPrefix(symbol, "cuGetError") {
@@ -87,8 +91,9 @@ func TestEverything(t *testing.T) {
 	}
 }
 
-// TestEveryCallFails makes each single call of the run fail, with codes of
-// several kinds.
+var launchFailures = []int32{700, 701, 702, 710, 714, 715, 716, 717, 718, 719, 720}
+
+// TestEveryCallFails makes each single call of the run fail with every code.
 func TestEveryCallFails(t *testing.T) {
 	clean := newFake()
 	if err := everything(clean.library()); err != nil {
@@ -97,20 +102,23 @@ func TestEveryCallFails(t *testing.T) {
 	for symbol, calls := range clean.calls {
 		call := strings.TrimSuffix(symbol, "_v2")
 		for nth := 1; nth <= calls; nth++ {
-			for _, c := range []code{1, 2, 719, 4242} {
+			for _, c := range results.Codes {
+				if c == 0 || c == int32(NotReady) && symbol == "cuStreamQuery" {
+					continue
+				}
 				f := newFake()
-				f.inject = func(s string, n int) code {
+				f.inject = func(s string, n int) Code {
 					if s == symbol && n == nth {
-						return c
+						return Code(c)
 					}
-					return success
+					return Success
 				}
 				err := everything(f.library())
 				var e *cuda.Error
 				if !errors.As(err, &e) || e.Call != call || e.Code != int(c) || !strings.Contains(err.Error(), call+": ") {
 					t.Errorf("%s call %d fails with %d: error %v", symbol, nth, c, err)
 				}
-				if errors.Is(err, cuda.ErrOutOfMemory) != (c == 2) || errors.Is(err, cuda.ErrLaunch) != (c == 719) {
+				if errors.Is(err, cuda.ErrOutOfMemory) != (c == 2) || errors.Is(err, cuda.ErrLaunch) != slices.Contains(launchFailures, c) {
 					t.Errorf("%s fails with %d: wrong kind of error %v", symbol, c, err)
 				}
 				leaks := 0
@@ -158,7 +166,7 @@ func TestOpenErrors(t *testing.T) {
 		name    string
 		ctx     context.Context
 		ordinal int
-		initial code
+		initial Code
 		is      error
 		text    string
 	}{
@@ -170,29 +178,16 @@ func TestOpenErrors(t *testing.T) {
 	}
 	for _, test := range tests {
 		f := newFake()
-		f.inject = func(symbol string, _ int) code {
+		f.inject = func(symbol string, _ int) Code {
 			if symbol == "cuInit" {
 				return test.initial
 			}
-			return success
+			return Success
 		}
 		_, err := open(test.ctx, f.library(), test.ordinal)
 		if err == nil || !strings.Contains(err.Error(), test.text) || test.is != nil && !errors.Is(err, test.is) {
 			t.Errorf("%s: error %v", test.name, err)
 		}
-	}
-}
-
-func TestNoLibrary(t *testing.T) {
-	for _, file := range []string{"libcuda-that-is-absent.so.1", "libc.so.6"} { // the second lacks the symbols
-		_, err := loadLibrary(file)
-		if !errors.Is(err, cuda.ErrNoLibrary) {
-			t.Errorf("%s: error %v", file, err)
-		}
-	}
-	_, err := loadLibrary("libcuda-that-is-absent.so.1")
-	if !errors.Is(err, cuda.ErrNoDevice) {
-		t.Errorf("error %v", err)
 	}
 }
 
@@ -242,8 +237,8 @@ func TestLaunch(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := f.launches[len(f.launches)-1]
-		l.params[0] = nil
-		want := launch{function: 1234, gridX: 7, gridY: 8, gridZ: 9, threads: 96, shared: uint32(shared), stream: 5}
+		l.Params[0] = nil
+		want := Launch{Function: 1234, GridX: 7, GridY: 8, GridZ: 9, Threads: 96, Shared: uint32(shared), Stream: 5}
 		if l != want || !bytes.Equal(f.params[len(f.params)-1], params) {
 			t.Errorf("launched %+v, want %+v; parameters %x", l, want, f.params)
 		}
@@ -274,9 +269,41 @@ func TestLaunch(t *testing.T) {
 	}
 }
 
+var boxes = cuda.TensorMap{Base: 1 << 12, Dims: [4]int64{128, 8, 16, 1000}, Strides: [3]int64{256, 4096, 32768}, Box: [4]int{64, 1, 16, 4}}
+
+func TestTensorMap(t *testing.T) {
+	f := newFake()
+	d := mustOpen(t, f)
+	got, err := d.EncodeTensorMap(boxes)
+	if err != nil || got[0] != 1 || got[127] != 2 {
+		t.Errorf("map %v, %v", got, err)
+	}
+	m := f.maps[0]
+	if uintptr(unsafe.Pointer(m.Map))%64 != 0 {
+		t.Errorf("map at %p", m.Map)
+	}
+	m.Map = nil
+	want := TensorMap{DataType: 1, Rank: 4, Base: 1 << 12, Dims: [4]uint64{128, 8, 16, 1000}, Strides: [3]uint64{256, 4096, 32768},
+		Box: [4]uint32{64, 1, 16, 4}, ElementStrides: [4]uint32{1, 1, 1, 1}, Swizzle: 3, L2Promotion: 2}
+	if m != want {
+		t.Errorf("asked for %+v, want %+v", m, want)
+	}
+	for _, box := range []int{0, -1, 257} {
+		bad := boxes
+		bad.Box[2] = box
+		if _, err := d.EncodeTensorMap(bad); err == nil || !strings.Contains(err.Error(), "cuTensorMapEncodeTiled: dimension 2: ") {
+			t.Errorf("box of %d: error %v", box, err)
+		}
+	}
+	d.lib.TensorMapEncode = nil
+	if _, err := d.EncodeTensorMap(boxes); err == nil || !strings.Contains(err.Error(), "CUDA 12.0") {
+		t.Errorf("old driver: error %v", err)
+	}
+}
+
 func TestLoadErrors(t *testing.T) {
 	f := newFake()
-	f.jitLog = "ptxas fatal: line 3"
+	f.JITLog = "ptxas fatal: line 3"
 	d := mustOpen(t, f)
 	_, err := d.Load(cuda.Image{Name: "add", Cubin: []byte("x")})
 	if err == nil || !strings.Contains(err.Error(), "add on Fake H200: cuModuleLoadDataEx: ") ||
