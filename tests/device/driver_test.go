@@ -2,6 +2,10 @@
 // none. To carry them to a machine without Go:
 //
 //	CGO_ENABLED=0 go test -c -o device.test ./tests/device
+//
+// With the build tag gorgonia they run over gorgonia.org/cu too:
+//
+//	tests/gorgonia/build.sh device.test
 package device
 
 import (
@@ -19,7 +23,6 @@ import (
 
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
-	"github.com/kgen-project/kgen/runtime/cuda/driver"
 )
 
 // addPTX adds two arrays of int32.
@@ -40,9 +43,22 @@ func (p addParams) bytes(t testing.TB) []byte {
 	return b
 }
 
-func gpu(t testing.TB) cuda.Device {
+// opener opens a GPU through one binding of libcuda.
+type opener struct {
+	name string
+	open func(ctx context.Context, ordinal int) (cuda.Device, error)
+}
+
+// eachBinding runs a test or benchmark over every binding that this binary has.
+func eachBinding[T interface{ Run(string, func(T)) bool }](t T, f func(T, opener)) {
+	for _, o := range openers {
+		t.Run(o.name, func(t T) { f(t, o) })
+	}
+}
+
+func (o opener) gpu(t testing.TB) cuda.Device {
 	t.Helper()
-	d, err := driver.Open(context.Background(), 0)
+	d, err := o.open(context.Background(), 0)
 	if errors.Is(err, cuda.ErrNoDevice) {
 		t.Skip(err)
 	}
@@ -123,8 +139,10 @@ func setup(t testing.TB, d cuda.Device) (p addParams, want []byte) {
 	return p, want
 }
 
-func TestInfo(t *testing.T) {
-	d := gpu(t)
+func TestInfo(t *testing.T) { eachBinding(t, testInfo) }
+
+func testInfo(t *testing.T, o opener) {
+	d := o.gpu(t)
 	i := d.Info()
 	t.Logf("%+v", i)
 	if i.Name == "" || i.Major < 5 || i.Multiprocessors < 1 || i.SharedPerBlock < 48<<10 || i.L2Bytes < 1<<18 ||
@@ -137,17 +155,21 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-func TestOrdinals(t *testing.T) {
-	gpu(t)
+func TestOrdinals(t *testing.T) { eachBinding(t, testOrdinals) }
+
+func testOrdinals(t *testing.T, o opener) {
+	o.gpu(t)
 	for _, ordinal := range []int{-1, 1000} {
-		if _, err := driver.Open(context.Background(), ordinal); !errors.Is(err, cuda.ErrNoDevice) {
+		if _, err := o.open(context.Background(), ordinal); !errors.Is(err, cuda.ErrNoDevice) {
 			t.Errorf("device %d: error %v", ordinal, err)
 		}
 	}
 }
 
-func TestFill(t *testing.T) {
-	d := gpu(t)
+func TestFill(t *testing.T) { eachBinding(t, testFill) }
+
+func testFill(t *testing.T, o opener) {
+	d := o.gpu(t)
 	s := stream(t, d)
 	p := alloc(t, d, 1<<20)
 	if p%256 != 0 {
@@ -164,8 +186,10 @@ func TestFill(t *testing.T) {
 	}
 }
 
-func TestLaunch(t *testing.T) {
-	d := gpu(t)
+func TestLaunch(t *testing.T) { eachBinding(t, testLaunch) }
+
+func testLaunch(t *testing.T, o opener) {
+	d := o.gpu(t)
 	k := addKernel(t, d)
 	for name, s := range map[string]cuda.Stream{"default stream": 0, "own stream": stream(t, d)} {
 		p, want := setup(t, d)
@@ -185,8 +209,10 @@ func TestLaunch(t *testing.T) {
 	}
 }
 
-func TestConcurrentLaunches(t *testing.T) {
-	d := gpu(t)
+func TestConcurrentLaunches(t *testing.T) { eachBinding(t, testConcurrentLaunches) }
+
+func testConcurrentLaunches(t *testing.T, o opener) {
+	d := o.gpu(t)
 	k := addKernel(t, d)
 	var group sync.WaitGroup
 	for range 8 {
@@ -208,8 +234,10 @@ func TestConcurrentLaunches(t *testing.T) {
 	group.Wait()
 }
 
-func TestLargeSharedMemory(t *testing.T) {
-	d := gpu(t)
+func TestLargeSharedMemory(t *testing.T) { eachBinding(t, testLargeSharedMemory) }
+
+func testLargeSharedMemory(t *testing.T, o opener) {
+	d := o.gpu(t)
 	k := addKernel(t, d)
 	p, want := setup(t, d)
 	c := addConfig
@@ -233,8 +261,10 @@ func TestLargeSharedMemory(t *testing.T) {
 	}
 }
 
-func TestGraph(t *testing.T) {
-	d := gpu(t)
+func TestGraph(t *testing.T) { eachBinding(t, testGraph) }
+
+func testGraph(t *testing.T, o opener) {
+	d := o.gpu(t)
 	k := addKernel(t, d)
 	s := stream(t, d)
 	p, want := setup(t, d)
@@ -276,8 +306,37 @@ func TestGraph(t *testing.T) {
 	}
 }
 
-func TestTime(t *testing.T) {
-	d := gpu(t)
+func TestTensorMap(t *testing.T) { eachBinding(t, testTensorMap) }
+
+func testTensorMap(t *testing.T, o opener) {
+	d := o.gpu(t)
+	if d.Info().Major < 9 {
+		t.Skip("tensor copies want compute capability 9.0")
+	}
+	boxes := cuda.TensorMap{
+		Base: alloc(t, d, 1<<20), Dims: [4]int64{128, 8, 16, 31},
+		Strides: [3]int64{256, 2048, 32768}, Box: [4]int{64, 1, 16, 1},
+	}
+	mapper := d.(cuda.TensorMapper)
+	first, err := mapper.EncodeTensorMap(boxes)
+	if err != nil || first == [128]byte{} {
+		t.Fatalf("%x, %v", first, err)
+	}
+	boxes.Base += 1 << 15
+	if second, err := mapper.EncodeTensorMap(boxes); err != nil || second == first {
+		t.Errorf("another base gives the same map, or %v", err)
+	}
+	boxes.Box[0] = 128 // more than a swizzle of 128 bytes takes
+	var e *cuda.Error
+	if _, err := mapper.EncodeTensorMap(boxes); !errors.As(err, &e) || e.Call != "cuTensorMapEncodeTiled" || e.Code != 1 {
+		t.Errorf("a box of 256 bytes: error %v", err)
+	}
+}
+
+func TestTime(t *testing.T) { eachBinding(t, testTime) }
+
+func testTime(t *testing.T, o opener) {
+	d := o.gpu(t)
 	const n = 1 << 30
 	s, p := stream(t, d), alloc(t, d, n)
 	for _, s := range []cuda.Stream{0, s} {
@@ -288,8 +347,10 @@ func TestTime(t *testing.T) {
 	}
 }
 
-func TestOutOfMemory(t *testing.T) {
-	d := gpu(t)
+func TestOutOfMemory(t *testing.T) { eachBinding(t, testOutOfMemory) }
+
+func testOutOfMemory(t *testing.T, o opener) {
+	d := o.gpu(t)
 	_, err := d.Alloc(10 << 40)
 	if !errors.Is(err, cuda.ErrOutOfMemory) || !strings.Contains(err.Error(), "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2): ") {
 		t.Errorf("10 TiB: error %v", err)
@@ -297,10 +358,12 @@ func TestOutOfMemory(t *testing.T) {
 	alloc(t, d, 1<<20)
 }
 
-func TestBadImages(t *testing.T) {
-	d := gpu(t)
+func TestBadImages(t *testing.T) { eachBinding(t, testBadImages) }
+
+func testBadImages(t *testing.T, o opener) {
+	d := o.gpu(t)
 	_, err := d.Load(cuda.Image{Name: "bad", Cubin: bytes.Replace(addPTX, []byte("mad.lo.s32"), []byte("mad.no.such"), 1)})
-	if err == nil || !strings.Contains(err.Error(), "cuModuleLoadDataEx: CUDA_ERROR_INVALID_PTX") || !strings.Contains(err.Error(), "mad.no.such") {
+	if err == nil || !strings.Contains(err.Error(), "cuModuleLoadDataEx: CUDA_ERROR_INVALID_PTX") || !strings.Contains(err.Error(), "line 18; error") {
 		t.Errorf("the assembler's message is missing: %v", err)
 	}
 	if _, err := d.Load(cuda.Image{Name: "bad", Cubin: []byte("\x7fELF and nothing more, yet long enough to be looked at, which is 64 bytes")}); err == nil {
@@ -318,11 +381,13 @@ func TestBadImages(t *testing.T) {
 
 // TestIllegalAddress runs in a process of its own: the failure stays with the
 // context for good.
-func TestIllegalAddress(t *testing.T) {
+func TestIllegalAddress(t *testing.T) { eachBinding(t, testIllegalAddress) }
+
+func testIllegalAddress(t *testing.T, o opener) {
 	const variable = "KGEN_TEST_ILLEGAL_ADDRESS"
 	if os.Getenv(variable) == "" {
-		gpu(t)
-		c := exec.Command(os.Args[0], "-test.run=^TestIllegalAddress$", "-test.v")
+		o.gpu(t)
+		c := exec.Command(os.Args[0], "-test.run=^TestIllegalAddress$/^"+o.name+"$", "-test.v")
 		c.Env = append(os.Environ(), variable+"=1")
 		out, err := c.CombinedOutput()
 		if err != nil || !bytes.Contains(out, []byte("seen: ")) {
@@ -330,7 +395,7 @@ func TestIllegalAddress(t *testing.T) {
 		}
 		return
 	}
-	d, err := driver.Open(context.Background(), 0)
+	d, err := o.open(context.Background(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,8 +419,10 @@ func TestIllegalAddress(t *testing.T) {
 
 // BenchmarkLaunch is the host's cost of a launch; the queue is emptied often
 // enough not to fill.
-func BenchmarkLaunch(b *testing.B) {
-	d := gpu(b)
+func BenchmarkLaunch(b *testing.B) { eachBinding(b, benchmarkLaunch) }
+
+func benchmarkLaunch(b *testing.B, o opener) {
+	d := o.gpu(b)
 	k := addKernel(b, d)
 	s := stream(b, d)
 	p, _ := setup(b, d)
@@ -375,8 +442,10 @@ func BenchmarkLaunch(b *testing.B) {
 }
 
 // BenchmarkGraphLaunch is a graph of 100 launches, to the end of its work.
-func BenchmarkGraphLaunch(b *testing.B) {
-	d := gpu(b)
+func BenchmarkGraphLaunch(b *testing.B) { eachBinding(b, benchmarkGraphLaunch) }
+
+func benchmarkGraphLaunch(b *testing.B, o opener) {
+	d := o.gpu(b)
 	k := addKernel(b, d)
 	s := stream(b, d)
 	p, _ := setup(b, d)
