@@ -1,0 +1,192 @@
+package cpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cuda"
+)
+
+// Options change how a device is opened. The zero value is usual.
+type Options struct {
+	Workers int // goroutines that compute; 0: GOMAXPROCS
+	// MemoryBytes is the most that can be allocated; 0: 64 GiB. It guards
+	// against wrong sizes: memory is the process's own and is taken as it is
+	// first written.
+	MemoryBytes int64
+}
+
+// Device is a cuda.Device in host memory. One queue takes the work of all
+// streams and the workers share out each launch, so work is done in the order
+// of the calls. An address means something to its device alone.
+type Device struct {
+	info   cuda.Info
+	memory memory
+	pool   *pool
+	jobs   jobs
+	queue  chan operation
+	ended  chan struct{} // closed when the queue is closed and empty
+
+	mu     sync.RWMutex // held for reading while an operation is queued
+	closed bool
+
+	streamMu sync.Mutex
+	streams  []stream // the default stream first
+	last     cuda.Stream
+}
+
+// stream is what a device knows of one.
+type stream struct {
+	id        cuda.Stream
+	failure   error  // the first that Synchronize has not reported
+	recording *graph // nil: not captured
+}
+
+var _ cuda.GraphDevice = (*Device)(nil)
+
+// Open starts a device. It keeps goroutines until it is closed.
+func Open(o Options) *Device {
+	if o.Workers <= 0 {
+		o.Workers = runtime.GOMAXPROCS(0)
+	}
+	if o.MemoryBytes <= 0 {
+		o.MemoryBytes = 64 << 30
+	}
+	d := &Device{
+		info: cuda.Info{
+			Name:            fmt.Sprintf("CPU, %s, %d workers", runtime.GOARCH, o.Workers),
+			Multiprocessors: o.Workers, MemoryBytes: o.MemoryBytes,
+		},
+		memory:  memory{next: firstAddress, limit: o.MemoryBytes},
+		pool:    newPool(o.Workers),
+		queue:   make(chan operation, 64),
+		ended:   make(chan struct{}),
+		streams: []stream{{}},
+	}
+	go d.serve()
+	return d
+}
+
+func (d *Device) Info() cuda.Info { return d.info }
+
+func (d *Device) Alloc(n int64) (abi.DevicePtr, error) {
+	if err := d.open("alloc"); err != nil {
+		return 0, err
+	}
+	return d.memory.alloc(n)
+}
+
+// Free waits for the work already launched.
+func (d *Device) Free(p abi.DevicePtr) error {
+	if err := d.wait(context.Background()); err != nil {
+		return fmt.Errorf("free: %w", err)
+	}
+	return d.memory.free(p)
+}
+
+func (d *Device) Upload(dst abi.DevicePtr, src []byte) error {
+	to, err := d.settled("upload", dst, len(src))
+	copy(to, src)
+	return err
+}
+
+func (d *Device) Download(dst []byte, src abi.DevicePtr) error {
+	from, err := d.settled("download", src, len(dst))
+	copy(dst, from)
+	return err
+}
+
+// settled is n bytes of memory after the work already launched. A launch that
+// has failed fails it.
+func (d *Device) settled(call string, p abi.DevicePtr, n int) ([]byte, error) {
+	if err := d.wait(context.Background()); err != nil {
+		return nil, fmt.Errorf("%s: %w", call, err)
+	}
+	if err := d.failure(); err != nil {
+		return nil, fmt.Errorf("%s: %w", call, err)
+	}
+	return d.memory.bytes(call, p, int64(n))
+}
+
+// Load refuses: the device's kernels are Go.
+func (d *Device) Load(image cuda.Image) (cuda.Module, error) {
+	return nil, fmt.Errorf("load %s: the CPU backend runs no GPU code: launch cpu.Kernels", image.Name)
+}
+
+func (d *Device) NewStream() (cuda.Stream, error) {
+	if err := d.open("new stream"); err != nil {
+		return 0, err
+	}
+	d.streamMu.Lock()
+	defer d.streamMu.Unlock()
+	d.last++
+	d.streams = append(d.streams, stream{id: d.last})
+	return d.last, nil
+}
+
+// DestroyStream lets the stream's work end and reports what failed and was not
+// reported yet.
+func (d *Device) DestroyStream(s cuda.Stream) error {
+	if s == 0 {
+		return errors.New("destroy stream: the default stream stays")
+	}
+	err := d.Synchronize(context.Background(), s)
+	d.streamMu.Lock()
+	defer d.streamMu.Unlock()
+	d.streams = slices.DeleteFunc(d.streams, func(x stream) bool { return x.id == s })
+	return err
+}
+
+// Close waits for the work already launched. Memory goes with the device.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return fmt.Errorf("close: %w", cuda.ErrClosed)
+	}
+	d.closed = true
+	d.mu.Unlock()
+	close(d.queue)
+	<-d.ended
+	d.pool.close()
+	return nil
+}
+
+func (d *Device) open(call string) error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.closed {
+		return fmt.Errorf("%s: %w", call, cuda.ErrClosed)
+	}
+	return nil
+}
+
+// withStream calls f on a stream.
+func (d *Device) withStream(s cuda.Stream, f func(*stream)) error {
+	d.streamMu.Lock()
+	defer d.streamMu.Unlock()
+	for i := range d.streams {
+		if d.streams[i].id == s {
+			f(&d.streams[i])
+			return nil
+		}
+	}
+	return fmt.Errorf("stream %d was not made by this device, or was destroyed", s)
+}
+
+// failure is a failure of any stream that was not reported yet.
+func (d *Device) failure() error {
+	d.streamMu.Lock()
+	defer d.streamMu.Unlock()
+	for _, s := range d.streams {
+		if s.failure != nil {
+			return s.failure
+		}
+	}
+	return nil
+}
