@@ -10,6 +10,7 @@ import (
 	"github.com/kgen-project/kgen/gen/emulate"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/gen/verify"
+	"github.com/kgen-project/kgen/runtime/cpu"
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/cuda/driver"
 	"github.com/kgen-project/kgen/runtime/kernel"
@@ -17,7 +18,7 @@ import (
 
 type verifyCommand struct {
 	Spec     string   `arg:"" help:"A YAML file; - is standard input." predictor:"spec"`
-	Backend  string   `enum:"auto,emulator,gpu" default:"auto" help:"emulator (on the CPU, needs g++ or clang++), gpu, or auto: gpu if there is one."`
+	Backend  string   `enum:"auto,cpu,emulator,gpu" default:"auto" help:"gpu, emulator (the same kernels on the CPU, needs g++ or clang++), cpu (kgen's CPU backend), or auto: gpu if there is one, else emulator."`
 	Kernel   []string `placeholder:"KIND" help:"Only these kernel kinds." predictor:"kernel"`
 	Encoding []string `placeholder:"E" help:"Encodings in place of the spec's: segment, raw, baked." predictor:"encoding"`
 	Cases    int      `default:"100" placeholder:"N" help:"Cases of each kind and encoding (default: 100)."`
@@ -52,16 +53,12 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	o.Kinds = chosen.Kinds
-	if _, err := generate([]spec.Spec{s}); err != nil { // a spec that can't be planned, before a device is opened
-		return err
-	}
-	p, err := a.places()
+	dev, provide, err := a.backend(ctx, c.Backend, s, o.Seed)
 	if err != nil {
 		return err
 	}
-	dev, err := a.device(ctx, c.Backend, p, o.Seed)
-	if err != nil {
-		return err
+	if c.Backend == "cpu" {
+		o.Work = cpuWork
 	}
 	bar, total := a.progress(), 0
 	o.Progress = func(kind spec.Kind, done, cases int) {
@@ -70,11 +67,6 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 		}
 		bar.set((total-1)*cases+done, len(o.Kinds)*cases, string(kind))
 	}
-	compile := kernel.NVRTC(p.cubins, p.toolchain)
-	provide := verify.Generated(dev, kernel.Options{Compile: func(ctx context.Context, s kernel.Source) ([]byte, error) {
-		s.Flags = build.Flags()
-		return compile(ctx, s)
-	}})
 	report, err := verify.Run(ctx, dev, s, provide, o)
 	bar.end()
 	if err = errors.Join(err, dev.Close()); err != nil {
@@ -89,6 +81,39 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 		err = fmt.Errorf("%s: wrong results on %s; the report says which and how to run them again", s.Name, report.Device)
 	}
 	return err
+}
+
+// cpuWork makes cases for the CPU backend smaller than a GPU's, larger than the
+// emulator's.
+const cpuWork = 10e6
+
+// backend opens a device and says where its kernels come from.
+func (a *app) backend(ctx context.Context, name string, s spec.Spec, seed uint64) (cuda.Device, verify.Provider, error) {
+	if name == "cpu" {
+		dev := cpu.Open(cpu.Options{})
+		return dev, verify.CPU(dev), nil
+	}
+	if _, err := generate([]spec.Spec{s}); err != nil { // a spec that can't be planned, before a device is opened
+		return nil, nil, err
+	}
+	p, err := a.places()
+	if err != nil {
+		return nil, nil, err
+	}
+	dev, err := a.device(ctx, name, p, seed)
+	if err != nil {
+		return nil, nil, err
+	}
+	return dev, verify.Generated(dev, compileWith(p)), nil
+}
+
+// compileWith makes cubins by NVRTC with this generator's flags.
+func compileWith(p places) kernel.Options {
+	compile := kernel.NVRTC(p.cubins, p.toolchain)
+	return kernel.Options{Compile: func(ctx context.Context, s kernel.Source) ([]byte, error) {
+		s.Flags = build.Flags()
+		return compile(ctx, s)
+	}}
 }
 
 // device opens what a backend runs on.
