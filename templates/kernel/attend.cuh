@@ -93,8 +93,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
     }
 
     Accumulator<m_tiles, keys> scores;
-    query_times_keys<Element, m_tiles, keys, Config::head_dim>(scores, ptx::shared_address(shared.query.bytes), first_row,
-                                                               ptx::shared_address(shared.key[stage].bytes), lane);
+    query_times_keys<Element, Config::head_dim>(scores, shared.query, first_row, shared.key[stage], lane);
 
     ptx::cp_async_wait<pending>();  // this tile's values
     ptx::sync_threads();            // all threads' values are there; all warps have left these keys
@@ -109,7 +108,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
     softmax.load_sums(shared.sum, thread);
     softmax.update(scores, output, scale_log2);
     softmax.store_sums(shared.sum, thread);
-    add_weights_times_values<Element>(output, scores, ptx::shared_address(shared.value[stage].bytes), lane);
+    add_weights_times_values<Element>(output, scores, shared.value[stage], lane);
   }
 
   ptx::cp_async_wait<0>();

@@ -5,6 +5,7 @@
 // and rotations of the next item start under the end of this one.
 #pragma once
 #include "../tile/item.cuh"
+#include "../tile/pipeline.cuh"
 #include "../tile/store.cuh"
 #include "../tile/warpgroup.cuh"
 
@@ -23,45 +24,7 @@ struct AttendSm90Shared {
   unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
 
-// A place in a ring of stages, and the parity of the ring's round.
-template <int Stages>
-struct RingPlace {
-  int stage = 0, parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == Stages) stage = 0, parity ^= 1;
-  }
-};
-
-// One block's share of the work: every grid_x()-th pair of an item and a KV head.
-struct Work {
-  int index, end;
-
-  __device__ __forceinline__ static Work first(const AttendParams& params) { return {ptx::block_x(), params.item_count * params.kv_heads}; }
-  __device__ __forceinline__ bool exists() const { return index < end; }
-  __device__ __forceinline__ void next() { index += ptx::grid_x(); }
-};
-
 // ---- the producer ----
-
-// Starts the copies of one KV head of a tile's pages; lane i takes the i-th box.
-template <class Config, int Dim>
-__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const KeyTile& tile,
-                                          const int32_t* pages, int kv_head, int lane) {
-  // A box is 64 columns of a page, or of the tile's part of a larger page.
-  constexpr int box_rows = Config::page_size < Config::keys ? Config::page_size : Config::keys;
-  constexpr int columns = Dim / column_elements, box_bytes = box_rows * column_elements * 2;
-  const int tokens = tile.end - tile.begin;
-  const int boxes = tokens < Config::keys ? (tokens + box_rows - 1) / box_rows : Config::keys / box_rows;
-  if (lane == 0) ptx::barrier_arrive_expecting(full, boxes * columns * box_bytes);
-  ptx::sync_warp();
-#pragma unroll 1  // the producer has few registers
-  for (int i = lane; i < boxes * columns; i += 32) {
-    const int box = i / columns, column = i % columns, token = tile.begin + box * box_rows;
-    ptx::tensor_copy(ptx::shared_address(target.bytes) + column * ColumnTile<Config::keys, Dim>::column_bytes + box * box_bytes, map, full,
-                     column * column_elements, token % Config::page_size, kv_head, pages[tile.page + token / Config::page_size]);
-  }
-}
 
 template <class Config>
 __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane) {
@@ -73,11 +36,19 @@ __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Sh
     if (item.q_count == 0) continue;
     for (KeyTile tile = first_tile(params, item.run_begin, run_end);; tile = tile_after<Config::keys>(params, tile, run_end)) {
       ptx::barrier_wait(ptx::shared_address(&shared.key_free[key.stage]), key.parity ^ 1);
-      if (lane == 0) shared.tile[key.stage] = tile;
+      if (lane == 0) {
+        shared.tile[key.stage] = tile;
+        ptx::barrier_arrive_expecting(ptx::shared_address(&shared.key_full[key.stage]), tile_bytes<Config, Config::head_dim>(tile));
+      }
+      ptx::sync_warp();
       copy_tile<Config>(shared.key[key.stage], params.k_map, ptx::shared_address(&shared.key_full[key.stage]), tile, pages, kv_head, lane);
       key.advance();
       if (!tile.exists()) break;
       ptx::barrier_wait(ptx::shared_address(&shared.value_free[value.stage]), value.parity ^ 1);
+      if (lane == 0) {
+        ptx::barrier_arrive_expecting(ptx::shared_address(&shared.value_full[value.stage]), tile_bytes<Config, Config::v_head_dim>(tile));
+      }
+      ptx::sync_warp();
       copy_tile<Config>(shared.value[value.stage], params.v_map, ptx::shared_address(&shared.value_full[value.stage]), tile, pages, kv_head, lane);
       value.advance();
     }
@@ -102,7 +73,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
       ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
       unsigned char* target = shared.query[query.stage].bytes;
       rotate_query<Config, Config::rows, rotator_threads>(rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, thread, [&](int row, int chunk, uint4 elements) {
-        ptx::store_16(target + column_byte<Config::rows>(row, chunk), elements);
+        ptx::store_16(target + ColumnTile<Config::rows, Config::head_dim>::byte(row, chunk), elements);
       });
       ptx::fence_async_shared();
       ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage]));
@@ -115,17 +86,6 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
 }
 
 // ---- a consumer: one warpgroup ----
-
-// Zeros the rows of a tile of values that lie past the end of their run: a zero
-// weight times what a page held before could be NaN.
-template <class Config>
-__device__ __forceinline__ void clear_missing_values(ColumnTile<Config::keys, Config::v_head_dim>& values, const KeyTile& tile, int thread) {
-  constexpr int chunks = Config::v_head_dim / chunk_elements;
-  const int tokens = tile.end - tile.begin;
-  for (int i = tokens * chunks + thread; i < Config::keys * chunks; i += 128) {
-    ptx::store_16(values.bytes + column_byte<Config::keys>(i / chunks, i % chunks), make_uint4(0, 0, 0, 0));
-  }
-}
 
 template <class Config>
 __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Shared<Config>& shared, int warpgroup, int thread) {
@@ -175,7 +135,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     auto take_values = [&](const KeyTile& tile) {
       ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity);
       if (tile.end - tile.begin >= keys) return;
-      clear_missing_values<Config>(shared.value[value.stage], tile, thread);
+      clear_missing_values<128>(shared.value[value.stage], tile, thread);
       ptx::fence_async_shared();
       wait_for_group();
     };
@@ -239,7 +199,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     if (rotated_run < 0) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
     store_rows<Config, 1>(params, item, kv_head, output, softmax, scale_log2, first_row, lane,
-                          [&](int row, int chunk) { return shared.query[query.stage].bytes + column_byte<Config::rows>(row, chunk); });
+                          [&](int row, int chunk) { return shared.query[query.stage].bytes + ColumnTile<Config::rows, Config::head_dim>::byte(row, chunk); });
     ptx::sync_warp();
     release(shared.query_free[query.stage]);
     query.advance();

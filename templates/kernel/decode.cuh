@@ -117,8 +117,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
     ptx::sync_warp();
 
     Accumulator<m_tiles, keys> scores;
-    query_times_keys<Element, m_tiles, keys, Config::head_dim>(scores, ptx::shared_address(mine.query.bytes), 0,
-                                                               ptx::shared_address(mine.key[stage].bytes), lane);
+    query_times_keys<Element, Config::head_dim>(scores, mine.query, 0, mine.key[stage], lane);
 #if KGEN_SOFT_CAP
     cap_scores<Config>(scores, params.scale);
 #endif
@@ -126,7 +125,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
       mask_scores(scores, 0, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
     }
     softmax.update(scores, output, scale_log2);
-    add_weights_times_values<Element>(output, scores, ptx::shared_address(mine.value[stage].bytes), lane);
+    add_weights_times_values<Element>(output, scores, mine.value[stage], lane);
     ptx::sync_warp();  // all lanes have left this stage and the rotated queries
   }
 

@@ -33,22 +33,23 @@ struct Accumulator {
 };
 
 // scores = query * key^T. The warp's rows start at `first_row` of the query tile.
-template <class Element, int MTiles, int Keys, int Dim>
-__device__ __forceinline__ void query_times_keys(Accumulator<MTiles, Keys>& scores, uint32_t query, int first_row, uint32_t keys, int lane) {
+// Query and Key are the tiles' types, which say where a chunk lies.
+template <class Element, int Dim, class Query, class Key, int MTiles, int Keys>
+__device__ __forceinline__ void query_times_keys(Accumulator<MTiles, Keys>& scores, const Query& query, int first_row, const Key& keys, int lane) {
   scores.clear();
   // ldmatrix: lanes 0-7, 8-15, 16-23, 24-31 address the rows of four 8x8 blocks.
   // Sixteen rows further, the swizzle is the same.
-  const uint32_t query_address = query + tile_byte<Dim>(first_row + lane % 16, lane / 16);
-  const uint32_t key_address = keys + tile_byte<Dim>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  const uint32_t query_address = ptx::shared_address(query.bytes) + Query::byte(first_row + lane % 16, lane / 16);
+  const uint32_t key_address = ptx::shared_address(keys.bytes) + Key::byte(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
   for (int k = 0; k < Dim / 16; ++k) {
     uint32_t a[MTiles][4];
 #pragma unroll
-    for (int m = 0; m < MTiles; ++m) ptx::ldmatrix_x4(a[m], step_chunks(query_address, k) + 16 * m * (Dim * 2));
+    for (int m = 0; m < MTiles; ++m) ptx::ldmatrix_x4(a[m], Query::step(query_address, k) + 16 * m * Query::row_bytes);
 #pragma unroll
     for (int n = 0; n < Keys / 16; ++n) {
       uint32_t b[4];
-      ptx::ldmatrix_x4(b, step_chunks(key_address, k) + 16 * n * (Dim * 2));
+      ptx::ldmatrix_x4(b, Key::step(key_address, k) + 16 * n * Key::row_bytes);
 #pragma unroll
       for (int m = 0; m < MTiles; ++m) {
         ptx::mma_m16n8k16<Element>(scores.block[m][2 * n], a[m], b[0], b[1]);
@@ -60,10 +61,10 @@ __device__ __forceinline__ void query_times_keys(Accumulator<MTiles, Keys>& scor
 
 // output += weights * value. An accumulator's layout is that of two halves of
 // an A fragment, so the weights go from one product to the next in registers.
-template <class Element, int MTiles, int Keys, int Dim>
+template <class Element, class Value, int MTiles, int Keys, int Dim>
 __device__ __forceinline__ void add_weights_times_values(Accumulator<MTiles, Dim>& output, const Accumulator<MTiles, Keys>& weights,
-                                                         uint32_t values, int lane) {
-  const uint32_t value_address = values + tile_byte<Dim>(lane % 16, lane / 16);
+                                                         const Value& values, int lane) {
+  const uint32_t value_address = ptx::shared_address(values.bytes) + Value::byte(lane % 16, lane / 16);
 #pragma unroll
   for (int k = 0; k < Keys / 16; ++k) {
     uint32_t a[MTiles][4];
@@ -78,7 +79,7 @@ __device__ __forceinline__ void add_weights_times_values(Accumulator<MTiles, Dim
 #pragma unroll
     for (int n = 0; n < Dim / 16; ++n) {
       uint32_t b[4];
-      ptx::ldmatrix_x4_trans(b, step_chunks(value_address, n) + 16 * k * (Dim * 2));
+      ptx::ldmatrix_x4_trans(b, Value::step(value_address, n) + 16 * k * Value::row_bytes);
 #pragma unroll
       for (int m = 0; m < MTiles; ++m) {
         ptx::mma_m16n8k16<Element>(output.block[m][2 * n], a[m], b[0], b[1]);

@@ -3,24 +3,9 @@
 #pragma once
 #include "../ptx/sm90.cuh"
 #include "products.cuh"
+#include "shared_tile.cuh"
 
 namespace kgen {
-
-constexpr int column_elements = 64;
-
-// Rows x Dim elements, 64 columns after the other.
-template <int Rows, int Dim>
-struct alignas(1024) ColumnTile {
-  static constexpr int columns = Dim / column_elements;
-  static constexpr int column_bytes = Rows * column_elements * 2;
-  unsigned char bytes[columns * column_bytes];
-};
-
-// The byte of chunk `chunk` of row `row`.
-template <int Rows>
-__device__ __forceinline__ int column_byte(int row, int chunk) {
-  return chunk / 8 * (Rows * column_elements * 2) + tile_byte<column_elements>(row, chunk % 8);
-}
 
 constexpr int eight_rows = 8 * column_elements * 2;  // bytes
 constexpr int inner_step = 16 * 2;                    // bytes, sixteen elements along a row

@@ -1,0 +1,70 @@
+// The stages that tensor copies fill and warps empty (sm90).
+#pragma once
+#include "../ptx/sm90.cuh"
+#include "key_tile.cuh"
+#include "shared_tile.cuh"
+
+namespace kgen {
+
+// A place in a ring of stages, and the parity of the ring's round.
+template <int Stages>
+struct RingPlace {
+  int stage = 0, parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == Stages) stage = 0, parity ^= 1;
+  }
+};
+
+// One block's share of the work: every grid_x()-th pair of an item and a KV head.
+struct Work {
+  int index, end;
+
+  __device__ __forceinline__ static Work first(const AttendParams& params) { return {ptx::block_x(), params.item_count * params.kv_heads}; }
+  __device__ __forceinline__ bool exists() const { return index < end; }
+  __device__ __forceinline__ void next() { index += ptx::grid_x(); }
+};
+
+// How many boxes of a tile's pages hold tokens. A box is 64 columns of a page, or
+// of the tile's part of a larger page.
+template <class Config>
+struct Boxes {
+  static constexpr int rows = Config::page_size < Config::keys ? Config::page_size : Config::keys;
+  static constexpr int bytes = rows * column_elements * 2;
+
+  __device__ static __forceinline__ int of(const KeyTile& tile) {
+    const int tokens = tile.end - tile.begin;
+    return tokens < Config::keys ? (tokens + rows - 1) / rows : Config::keys / rows;
+  }
+};
+
+// What copy_tile brings.
+template <class Config, int Dim>
+__device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Config>::of(tile) * (Dim / column_elements) * Boxes<Config>::bytes; }
+
+// Starts the copies of one KV head of a tile's pages; lane i takes the i-th box.
+// Rows of the tile that no page has are left as they are.
+template <class Config, int Dim>
+__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const KeyTile& tile,
+                                          const int32_t* pages, int kv_head, int lane) {
+  constexpr int columns = Dim / column_elements;
+#pragma unroll 1  // the producer has few registers
+  for (int i = lane; i < Boxes<Config>::of(tile) * columns; i += 32) {
+    const int box = i / columns, column = i % columns, token = tile.begin + box * Boxes<Config>::rows;
+    ptx::tensor_copy(ptx::shared_address(target.bytes) + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full,
+                     column * column_elements, token % Config::page_size, kv_head, pages[tile.page + token / Config::page_size]);
+  }
+}
+
+// Zeros the rows of a tile of values that lie past the end of their run: a zero
+// weight times what a page held before could be NaN.
+template <int Threads, int Keys, int Dim>
+__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, const KeyTile& tile, int thread) {
+  constexpr int chunks = Dim / chunk_elements;
+  const int tokens = tile.end - tile.begin;
+  for (int i = tokens * chunks + thread; i < Keys * chunks; i += Threads) {
+    ptx::store_16(values.bytes + values.byte(i / chunks, i % chunks), make_uint4(0, 0, 0, 0));
+  }
+}
+
+}  // namespace kgen
