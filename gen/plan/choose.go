@@ -97,8 +97,6 @@ func first(s spec.Spec, kind spec.Kind, target spec.Target, family Family) (Plan
 func withoutSM90(s spec.Spec, kind spec.Kind) string {
 	const smallestPage = 8 // rows of a swizzle's pattern
 	switch {
-	case kind != spec.Prefill && kind != spec.Extend:
-		return fmt.Sprintf("%s has no kernel of family sm90", kind)
 	case s.Cache.Encoding == spec.Raw:
 		return "raw keys are rotated by the threads that copy them, and family sm90 copies by TMA"
 	case s.Cache.PageSize < smallestPage:
@@ -127,6 +125,13 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 			{Rows: 128, Keys: 128, Stages: 2, Warps: 12},
 			{Rows: 128, Keys: 64, Stages: 2, Warps: 12},
 		}
+	case family == SM90 && kind == spec.Decode:
+		rows := decodeRows(s.Model)
+		return []spec.Tile{
+			{Rows: rows, Keys: 32, Stages: 10, Warps: 9},
+			{Rows: rows, Keys: 32, Stages: 8, Warps: 9},
+			{Rows: rows, Keys: 32, Stages: 8, Warps: 5},
+		}
 	case kind == spec.Prefill || kind == spec.Extend:
 		// Two m16 blocks of rows a warp: each fragment of K and V that is read from
 		// shared memory then feeds two products, without which shared memory is
@@ -138,7 +143,7 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		}
 	case kind == spec.Decode:
 		// Small tiles, many in flight: a warp's copies are what hides the latency.
-		rows := (s.Model.Group() + 15) / 16 * 16
+		rows := decodeRows(s.Model)
 		return []spec.Tile{
 			{Rows: rows, Keys: 16, Stages: 2, Warps: 4},
 			{Rows: rows, Keys: 16, Stages: 2, Warps: 2},
@@ -146,6 +151,9 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 	}
 	return nil
 }
+
+// decodeRows is the fewest rows that hold one token's heads.
+func decodeRows(m spec.Model) int { return roundUp(m.Group(), 16) }
 
 func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t spec.Tile) Plan {
 	p := Plan{Kind: kind, Family: family, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps}
@@ -159,6 +167,7 @@ const (
 	tileAlign    = 256
 	columnAlign  = 1024
 	keyTileBytes = 6 * 4 // struct KeyTile
+	barriers     = 2 * 8 // a full and a free barrier of a stage
 )
 
 // sharedBytes is the size of the kernel's one shared-memory struct; the
@@ -167,8 +176,12 @@ func sharedBytes(m spec.Model, p Plan) int {
 	query := p.Rows * m.HeadDim * elementBytes
 	stages := p.Stages * p.Keys * (m.HeadDim + m.VHeadDim) * elementBytes
 	switch {
+	case p.Family == SM90 && p.Kind == spec.Decode: // struct DecodeSm90Shared
+		consumers := p.Warps - 1
+		results := roundUp(consumers*max(query, p.Rows*(2+m.VHeadDim)*4), tileAlign)
+		return roundUp(stages+results+p.Stages*(keyTileBytes+barriers), columnAlign)
 	case p.Family == SM90: // struct AttendSm90Shared
-		const queries, barriers = 2, 8 * 2 // a full and a free barrier of each ring
+		const queries = 2
 		rings := queries*barriers + p.Stages*(keyTileBytes+2*barriers)
 		return roundUp(queries*query+stages+rings, columnAlign)
 	case p.Kind == spec.Prefill || p.Kind == spec.Extend: // struct AttendShared
@@ -236,12 +249,22 @@ func checkShared(p Plan, fail func(field, format string, args ...any) error) err
 
 func checkSM90(s spec.Spec, p Plan, fail func(field, format string, args ...any) error) error {
 	const warpgroupRows = 64
+	decode := p.Kind == spec.Decode
+	accumulators := p.Rows / 16 * (p.Keys + s.Model.VHeadDim) / 2
 	switch {
-	case p.Rows%warpgroupRows != 0 || p.Rows > 2*warpgroupRows:
+	case decode && accumulators > mostAccumulators:
+		return fail("rows", "%d rows, %d keys and a V head dim of %d take %d registers a thread for scores and outputs; %d at most",
+			p.Rows, p.Keys, s.Model.VHeadDim, accumulators, mostAccumulators)
+	case decode && (p.Warps < 2 || p.Warps > 13):
+		return fail("warps", "family sm90 decodes with one warp that copies and one to twelve more, not %d in all", p.Warps)
+	case decode && p.Keys > 128:
+		return fail("keys", "family sm90 decodes with tiles of 16 to 128 keys, not %d", p.Keys)
+	case !decode && (p.Rows%warpgroupRows != 0 || p.Rows > 2*warpgroupRows):
 		return fail("rows", "family sm90 has tiles of 64 or 128 rows, not %d", p.Rows)
-	case p.Warps != 4*(1+p.Rows/warpgroupRows):
-		return fail("warps", "family sm90 has four warps that copy and four for each 64 rows: %d for %d rows, not %d", 4*(1+p.Rows/warpgroupRows), p.Rows, p.Warps)
-	case p.Keys != 64 && p.Keys != 128:
+	case !decode && p.Warps != 4*(1+p.Rows/warpgroupRows):
+		return fail("warps", "family sm90 has four warps that copy and rotate, and four for each 64 rows: %d for %d rows, not %d",
+			4*(1+p.Rows/warpgroupRows), p.Rows, p.Warps)
+	case !decode && p.Keys != 64 && p.Keys != 128:
 		return fail("keys", "family sm90 has tiles of 64 or 128 keys, not %d", p.Keys)
 	case s.Cache.PageSize < p.Keys && p.Keys%s.Cache.PageSize != 0:
 		return fail("keys", "%d keys are not a whole number of pages of %d", p.Keys, s.Cache.PageSize)

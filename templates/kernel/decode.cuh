@@ -4,6 +4,7 @@
 // the stream of loads; the warps' results are merged at the end.
 #pragma once
 #include "../tile/item.cuh"
+#include "../tile/warp_results.cuh"
 
 namespace kgen {
 
@@ -14,52 +15,11 @@ struct DecodeWarp {
   SharedTile<Config::keys, Config::v_head_dim> value[Config::stages];
 };
 
-// What a warp hands over to the merge; it takes the place of the warp's tiles.
-template <class Config>
-struct DecodeResult {
-  float maximum[Config::rows], sum[Config::rows];
-  float output[Config::rows][Config::v_head_dim];
-};
-
 template <class Config>
 union DecodeShared {
   DecodeWarp<Config> warp[Config::warps];
-  DecodeResult<Config> result[Config::warps];
+  WarpResult<Config> result[Config::warps];
 };
-
-// Merges the warps' results: one warp a row, Dim / 32 columns a lane.
-template <class Config>
-__device__ __forceinline__ void merge_warps(const AttendParams& params, const Item& item, int kv_head, int rows,
-                                            const DecodeShared<Config>& shared, float scale_log2, int warp, int lane) {
-  constexpr int dim = Config::v_head_dim, columns = dim / 32;
-  for (int row = warp; row < rows; row += Config::warps) {
-    float maximum = -ptx::infinity(), sum = 0.f, output[columns] = {};
-#pragma unroll
-    for (int w = 0; w < Config::warps; ++w) maximum = ptx::maximum(maximum, shared.result[w].maximum[row]);
-#pragma unroll
-    for (int w = 0; w < Config::warps; ++w) {
-      const DecodeResult<Config>& part = shared.result[w];
-      if (part.sum[row] == 0.f) continue;  // this warp saw no key
-      const float weight = ptx::exp2_approx((part.maximum[row] - maximum) * scale_log2);
-      sum = ptx::multiply_add(part.sum[row], weight, sum);
-#pragma unroll
-      for (int c = 0; c < columns; ++c) output[c] = ptx::multiply_add(part.output[row][lane * columns + c], weight, output[c]);
-    }
-    const RowResult r = row_result<Config>(params, item, kv_head, row);
-    const float factor = row_normaliser<Config>(params, item, r, maximum, sum, scale_log2);
-    if (lane == 0) store_log_sum_exp(params, item, r, log_sum_exp2(maximum, sum, scale_log2));
-#pragma unroll
-    for (int c = 0; c < columns; c += 2) {
-      const float x = output[c] * factor, y = output[c + 1] * factor;
-      const int column = lane * columns + c;
-      if (item.slot == FINAL) {
-        *reinterpret_cast<uint32_t*>(output_row<Config>(params, r) + 2 * column) = ptx::pack<typename Config::Element>(x, y);
-      } else {
-        *reinterpret_cast<float2*>(static_cast<float*>(params.partial_out) + r.vector * dim + column) = make_float2(x, y);
-      }
-    }
-  }
-}
 
 template <class Config>
 __device__ __forceinline__ void decode(const AttendParams& params) {
@@ -132,21 +92,9 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   ptx::cp_async_wait<0>();
   softmax.finish();
   ptx::sync_threads();  // the results take the place of the tiles
-  DecodeResult<Config>& result = shared.result[warp];
-#pragma unroll
-  for (int m = 0; m < m_tiles; ++m)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = 16 * m + 8 * h + lane / 4;
-      if (lane % 4 == 0) result.maximum[row] = softmax.maximum[m][h], result.sum[row] = softmax.sum[m][h];
-#pragma unroll
-      for (int n = 0; n < Config::v_head_dim / 8; ++n) {
-        *reinterpret_cast<float2*>(&result.output[row][8 * n + 2 * (lane % 4)]) =
-            make_float2(output.block[m][n][2 * h], output.block[m][n][2 * h + 1]);
-      }
-    }
+  store_result<Config>(shared.result[warp], output, softmax, lane);
   ptx::sync_threads();
-  merge_warps<Config>(params, item, kv_head, rows.count, shared, scale_log2, warp, lane);
+  merge_warps<Config, warps>(params, item, kv_head, rows.count, shared.result, scale_log2, warp, lane);
 }
 
 }  // namespace kgen

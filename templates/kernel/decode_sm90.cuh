@@ -1,0 +1,153 @@
+// attend, few rows, on Hopper: decode. One warp keeps the tensor copies in flight;
+// the others take the tiles of keys in turn, each with its own rotated queries and
+// its own softmax over all rows, and merge at the end of an item. Blocks are
+// persistent: the copies of the next item start under the merge of this one.
+#pragma once
+#include "../tile/item.cuh"
+#include "../tile/pipeline.cuh"
+#include "../tile/warp_results.cuh"
+
+namespace kgen {
+
+template <class Config>
+struct DecodeSm90Shared {
+  static constexpr int consumers = Config::warps - 1;
+
+  struct Stage {
+    ColumnTile<Config::keys, Config::head_dim> key;
+    ColumnTile<Config::keys, Config::v_head_dim> value;
+  };
+  Stage stage[Config::stages];
+  union {
+    SharedTile<Config::rows, Config::head_dim> query[consumers];  // rotated
+    WarpResult<Config> result[consumers];
+  };
+  KeyTile tile[Config::stages];  // that of the stage; one that does not exist ends the item for a warp
+  alignas(8) unsigned long long full[Config::stages], free[Config::stages];
+};
+
+// An item's tiles go to the consumers in turn, from consumer 0 on; after the last,
+// each consumer gets one that does not exist, whose `begin` is the number of tiles.
+template <class Config>
+__device__ __forceinline__ void produce_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int lane) {
+  const int32_t* pages = pointer<int32_t>(params.page_table);
+  RingPlace<Config::stages> place;
+  for (Work work = Work::first(params); work.exists(); work.next()) {
+    const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
+    const int kv_head = work.index % params.kv_heads, run_end = item.run_end;
+    if (item.q_count == 0) continue;
+    KeyTile tile = first_tile(params, item.run_begin, run_end);
+    for (int tiles = 0, ends = 0; ends < DecodeSm90Shared<Config>::consumers; place.advance()) {
+      const uint32_t full = ptx::shared_address(&shared.full[place.stage]);
+      ptx::barrier_wait(ptx::shared_address(&shared.free[place.stage]), place.parity ^ 1);
+      if (!tile.exists()) {
+        tile.begin = tile.end = tiles;
+        ++ends;
+      } else {
+        ++tiles;
+      }
+      if (lane == 0) {
+        shared.tile[place.stage] = tile;
+        ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::head_dim>(tile) + tile_bytes<Config, Config::v_head_dim>(tile));
+      }
+      ptx::sync_warp();
+      copy_tile<Config>(shared.stage[place.stage].key, params.k_map, full, tile, pages, kv_head, lane);
+      copy_tile<Config>(shared.stage[place.stage].value, params.v_map, full, tile, pages, kv_head, lane);
+      tile = tile_after<Config::keys>(params, tile, run_end);
+    }
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void consume_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int warp, int lane) {
+  using Element = typename Config::Element;
+  constexpr int keys = Config::keys, stages = Config::stages, consumers = DecodeSm90Shared<Config>::consumers, m_tiles = Config::rows / 16;
+  const float* rope = pointer<float>(params.rope);
+  const float scale_log2 = score_exponent<Config>(params);
+  auto wait_for_consumers = [&]() { ptx::named_barrier_sync(1, 32 * consumers); };
+
+  unsigned turn = warp;  // of this warp's next stage, counted from the block's first
+  for (Work work = Work::first(params); work.exists(); work.next()) {
+    const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
+    const int kv_head = work.index % params.kv_heads;
+    if (item.q_count == 0) continue;
+    const QueryRows<Config> rows = query_rows<Config>(params, item, kv_head);
+
+    Accumulator<m_tiles, Config::v_head_dim> output;
+    Softmax<m_tiles> softmax;
+    output.clear();
+    softmax.clear();
+    const unsigned first_turn = turn - warp;
+    int rotated_run = -1;
+    for (;; turn += consumers) {
+      const int stage = turn % stages;
+      typename DecodeSm90Shared<Config>::Stage& tiles = shared.stage[stage];
+      ptx::barrier_wait(ptx::shared_address(&shared.full[stage]), turn / stages % 2);
+      const KeyTile tile = shared.tile[stage];
+      auto release = [&]() {
+        ptx::sync_warp();  // all lanes have read the stage
+        if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&shared.free[stage]));
+      };
+      if (!tile.exists()) {
+        release();
+        turn = first_turn + tile.begin + consumers + warp;
+        break;
+      }
+
+      if (needs_rotation(rotated_run, tile.run)) {
+        rotate_query<Config, Config::rows, 32>(rows, rope, rotation_base(tile), params.rope_scale, 0, lane, [&](int row, int chunk, uint4 elements) {
+          ptx::store_16(shared.query[warp].bytes + tile_byte<Config::head_dim>(row, chunk), elements);
+        });
+        rotated_run = tile.run;
+        ptx::sync_warp();
+      }
+      Accumulator<m_tiles, keys> scores;
+      query_times_keys<Element, Config::head_dim>(scores, shared.query[warp], 0, tiles.key, lane);
+#if KGEN_SOFT_CAP
+      cap_scores<Config>(scores, params.scale);
+#endif
+      if (needs_mask<Config, keys>(tile, item.q_index)) {
+        mask_scores(scores, 0, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
+      }
+      softmax.update(scores, output, scale_log2);
+      if (tile.end - tile.begin < keys) {
+        clear_missing_values<32>(tiles.value, tile, lane);
+        ptx::fence_async_shared();  // before the next copy to the stage
+        ptx::sync_warp();
+      }
+      add_weights_times_values<Element>(output, scores, tiles.value, lane);
+      release();
+    }
+
+    softmax.finish();
+    wait_for_consumers();  // the results take the place of the queries
+    store_result<Config>(shared.result[warp], output, softmax, lane);
+    wait_for_consumers();
+    merge_warps<Config, consumers>(params, item, kv_head, rows.count, shared.result, scale_log2, warp, lane);
+    wait_for_consumers();
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void decode_sm90(const AttendParams& params) {
+  static_assert(sizeof(DecodeSm90Shared<Config>) == Config::shared_bytes, "the plan's shared memory");
+  DecodeSm90Shared<Config>& shared = *reinterpret_cast<DecodeSm90Shared<Config>*>(ptx::dynamic_shared());
+  const int lane = ptx::lane_index(), warp = ptx::warp_index();
+  if (ptx::thread_index() == 0) {
+    for (int s = 0; s < Config::stages; ++s) {
+      ptx::barrier_init(ptx::shared_address(&shared.full[s]), 1);
+      ptx::barrier_init(ptx::shared_address(&shared.free[s]), 1);
+    }
+    ptx::barrier_init_fence();
+    ptx::tensor_map_prefetch(params.k_map);
+    ptx::tensor_map_prefetch(params.v_map);
+  }
+  ptx::sync_threads();
+  if (warp == Config::warps - 1) {
+    produce_for_decode<Config>(params, shared, lane);
+  } else {
+    consume_for_decode<Config>(params, shared, warp, lane);
+  }
+}
+
+}  // namespace kgen

@@ -1,0 +1,67 @@
+// The end of an item whose keys the warps of a block have shared out: each warp has
+// all rows, of its own keys.
+#pragma once
+#include "item.cuh"
+
+namespace kgen {
+
+// What a warp hands over to the merge.
+template <class Config>
+struct WarpResult {
+  float maximum[Config::rows], sum[Config::rows];
+  float output[Config::rows][Config::v_head_dim];
+};
+
+// All lanes of the warp; softmax is finished.
+template <class Config>
+__device__ __forceinline__ void store_result(WarpResult<Config>& result, const Accumulator<Config::rows / 16, Config::v_head_dim>& output,
+                                             const Softmax<Config::rows / 16>& softmax, int lane) {
+#pragma unroll
+  for (int m = 0; m < Config::rows / 16; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = 16 * m + 8 * h + lane / 4;
+      if (lane % 4 == 0) result.maximum[row] = softmax.maximum[m][h], result.sum[row] = softmax.sum[m][h];
+#pragma unroll
+      for (int n = 0; n < Config::v_head_dim / 8; ++n) {
+        *reinterpret_cast<float2*>(&result.output[row][8 * n + 2 * (lane % 4)]) =
+            make_float2(output.block[m][n][2 * h], output.block[m][n][2 * h + 1]);
+      }
+    }
+}
+
+// Merges the warps' results: one warp a row, Dim / 32 columns a lane.
+template <class Config, int Warps>
+__device__ __forceinline__ void merge_warps(const AttendParams& params, const Item& item, int kv_head, int rows,
+                                            const WarpResult<Config>* results, float scale_log2, int warp, int lane) {
+  constexpr int dim = Config::v_head_dim, columns = dim / 32;
+  for (int row = warp; row < rows; row += Warps) {
+    float maximum = -ptx::infinity(), sum = 0.f, output[columns] = {};
+#pragma unroll
+    for (int w = 0; w < Warps; ++w) maximum = ptx::maximum(maximum, results[w].maximum[row]);
+#pragma unroll
+    for (int w = 0; w < Warps; ++w) {
+      const WarpResult<Config>& part = results[w];
+      if (part.sum[row] == 0.f) continue;  // this warp saw no key
+      const float weight = ptx::exp2_approx((part.maximum[row] - maximum) * scale_log2);
+      sum = ptx::multiply_add(part.sum[row], weight, sum);
+#pragma unroll
+      for (int c = 0; c < columns; ++c) output[c] = ptx::multiply_add(part.output[row][lane * columns + c], weight, output[c]);
+    }
+    const RowResult r = row_result<Config>(params, item, kv_head, row);
+    const float factor = row_normaliser<Config>(params, item, r, maximum, sum, scale_log2);
+    if (lane == 0) store_log_sum_exp(params, item, r, log_sum_exp2(maximum, sum, scale_log2));
+#pragma unroll
+    for (int c = 0; c < columns; c += 2) {
+      const float x = output[c] * factor, y = output[c + 1] * factor;
+      const int column = lane * columns + c;
+      if (item.slot == FINAL) {
+        *reinterpret_cast<uint32_t*>(output_row<Config>(params, r) + 2 * column) = ptx::pack<typename Config::Element>(x, y);
+      } else {
+        *reinterpret_cast<float2*>(static_cast<float*>(params.partial_out) + r.vector * dim + column) = make_float2(x, y);
+      }
+    }
+  }
+}
+
+}  // namespace kgen
