@@ -37,11 +37,14 @@ func newStep(dev cuda.Device, s spec.Spec, k Kernels, c Case, seed uint64) (*ste
 	m := s.Model
 
 	sequences, table := sequencesOf(rng, s, c)
+	tile := k.Tiles[c.Kind]
 	o := schedule.Options{
-		Rows: k.Tiles[c.Kind].Rows, Group: m.Group(), Causal: s.Masks.Causal,
+		Rows: tile.Rows, Group: m.Group(), Causal: s.Masks.Causal,
 		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize,
 	}
-	o.SplitTokens, o.MaxSplits = splitsFor(dev.Info(), m, c, o.Rows, k.Tiles[c.Kind].Keys)
+	if c.Kind != spec.Prefill {
+		o = o.Fill(dev.Info().Multiprocessors, m.KVHeads, tile.Keys)
+	}
 	lists, err := schedule.Build(sequences, o)
 	if err != nil {
 		return st, err
@@ -141,18 +144,6 @@ func sequencesOf(rng *rand.Rand, s spec.Spec, c Case) ([]schedule.Sequence, []in
 		table[i] = int32(p)
 	}
 	return sequences, table
-}
-
-// splitsFor cuts a sequence so that it fills the device on its own: a rule of
-// the sequence's lengths and the device alone.
-func splitsFor(device cuda.Info, m spec.Model, c Case, rows, keys int) (tokens, most int) {
-	if c.Kind == spec.Prefill {
-		return 0, 0
-	}
-	tiles := (c.Query*m.Group() + rows - 1) / rows * m.KVHeads
-	const blocksPerSM = 2
-	most = max(1, blocksPerSM*device.Multiprocessors/tiles)
-	return max(4*keys, 256), most
 }
 
 func formatOf(d spec.DType) numeric.Format {

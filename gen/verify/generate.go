@@ -97,19 +97,19 @@ func (d dice) stride(n int) int {
 
 // attendCase is the logical data of one case of prefill, extend or decode.
 type attendCase struct {
-	kind                   spec.Kind
-	kvHeads, queryHeads    int
-	chunks                 []chunk
-	sequences              []sequence
-	tokens                 int       // query tokens, used or not
-	q                      []float64 // [tokens][query heads][head dim]
-	sinkLogits             []float64
-	qStride, outStride     int
-	splitTokens, maxSplits int
-	padding                int  // items that do nothing
-	withLSE                bool //
-	alone                  int  // index of a sequence to run by itself too, or -1
-	layoutSeed             uint64
+	kind                  spec.Kind
+	kvHeads, queryHeads   int
+	chunks                []chunk
+	sequences             []sequence
+	tokens                int       // query tokens, used or not
+	q                     []float64 // [tokens][query heads][head dim]
+	sinkLogits            []float64
+	qStride, outStride    int
+	splitTokens, maxItems int
+	padding               int  // items that do nothing
+	withLSE               bool //
+	alone                 int  // index of a sequence to run by itself too, or -1
+	layoutSeed            uint64
 }
 
 // chunk is un-rotated KV.
@@ -152,7 +152,7 @@ func (d dice) attendCase(kind spec.Kind, tile spec.Tile) attendCase {
 	}
 	if canSplit := has(d.spec.Kinds, spec.Merge); canSplit && (kind == spec.Decode || d.oneIn(3)) {
 		c.splitTokens = []int{tile.Keys, 2 * tile.Keys, d.spec.Cache.PageSize, 1 + d.IntN(100)}[d.IntN(4)]
-		c.maxSplits = []int{0, 0, 3, 8}[d.IntN(4)]
+		c.maxItems = []int{0, 0, 3, 8}[d.IntN(4)]
 	}
 	if d.oneIn(3) {
 		c.padding = 1 + d.IntN(3)

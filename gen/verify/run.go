@@ -140,7 +140,7 @@ func (r *attendRun) lists(which []int) (schedule.Lists, error) {
 	lists, err := schedule.Build(sequences, schedule.Options{
 		Rows: r.kernels.Tiles[c.kind].Rows, Group: s.Model.Group(), Causal: s.Masks.Causal,
 		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition,
-		SplitTokens: c.splitTokens, MaxSplits: c.maxSplits, PageSize: s.Cache.PageSize,
+		SplitTokens: c.splitTokens, MaxItems: c.maxItems, PageSize: s.Cache.PageSize,
 	})
 	rng := rand.New(rand.NewPCG(c.layoutSeed, 1))
 	for range c.padding {

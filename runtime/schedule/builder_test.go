@@ -1,0 +1,217 @@
+package schedule_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/schedule"
+)
+
+// A builder that made other lists before makes what a fresh one makes.
+func TestBuilderReuse(t *testing.T) {
+	var b schedule.Builder
+	for seed := range uint64(1000) {
+		sequences, o := random(rand.New(rand.NewPCG(seed, 2)))
+		got, err := b.Build(sequences, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := schedule.Build(sequences, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !same(got, want) {
+			t.Fatalf("seed %d: a used builder gives\n%+v, a fresh one\n%+v", seed, got, want)
+		}
+	}
+}
+
+func same(a, b schedule.Lists) bool {
+	return slices.Equal(a.Items, b.Items) && slices.Equal(a.Runs, b.Runs) && slices.Equal(a.SlotBegin, b.SlotBegin) && a.Slots == b.Slots
+}
+
+func TestPadding(t *testing.T) {
+	var b schedule.Builder
+	for seed := range uint64(1000) {
+		sequences, o := random(rand.New(rand.NewPCG(seed, 3)))
+		want, err := schedule.Build(sequences, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		items, tokens := len(want.Items), len(want.SlotBegin)-1
+		if items == 0 {
+			continue
+		}
+		o.PadItems, o.PadTokens = items+int(seed%3), tokens+int(seed%5)
+		got, err := b.Build(sequences, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Items) != o.PadItems || len(got.SlotBegin) != o.PadTokens+1 {
+			t.Fatalf("seed %d: %d items and %d tokens, want %d and %d", seed, len(got.Items), len(got.SlotBegin)-1, o.PadItems, o.PadTokens)
+		}
+		for _, item := range got.Items[items:] {
+			if item != (abi.Item{}) {
+				t.Fatalf("seed %d: padding %+v", seed, item)
+			}
+		}
+		for _, s := range got.SlotBegin[tokens:] {
+			if int(s) != got.Slots {
+				t.Fatalf("seed %d: a token of the padding owns slots: %v", seed, got.SlotBegin)
+			}
+		}
+		got.Items, got.SlotBegin = got.Items[:items], got.SlotBegin[:tokens+1]
+		if !same(got, want) {
+			t.Fatalf("seed %d: padded\n%+v, want\n%+v", seed, got, want)
+		}
+		for _, change := range []func(*schedule.Options){
+			func(o *schedule.Options) { o.PadItems = items - 1 },
+			func(o *schedule.Options) { o.PadTokens = tokens - 1 },
+		} {
+			small := o
+			change(&small)
+			if small.PadItems == 0 || small.PadTokens == 0 {
+				continue
+			}
+			if _, err := b.Build(sequences, small); !errors.Is(err, schedule.ErrFixedSize) {
+				t.Fatalf("seed %d: error %v for a step that does not fit", seed, err)
+			}
+		}
+	}
+}
+
+func TestFill(t *testing.T) {
+	for _, c := range []struct {
+		name                 string
+		rows, keys, kvHeads  int
+		query, context       int
+		splits, tokensASplit int
+	}{
+		// 2 x 132 blocks, 8 KV heads: 33 parts a tile.
+		{"short decode", 16, 16, 8, 1, 200, 1, 256},
+		{"decode 8k", 16, 16, 8, 1, 8192, 32, 256},
+		{"decode 32k", 16, 16, 8, 1, 32768, 32, 1024},
+		{"decode 128k, one KV head", 16, 16, 1, 1, 131072, 256, 512},
+		{"extend 64 over 8k", 128, 64, 8, 64, 8192, 16, 512},
+		{"extend 4096 over 8k", 128, 64, 8, 4096, 8192, 1, 8192},
+	} {
+		o := schedule.Options{Rows: c.rows, Group: 4, MaxPosition: 1 << 20, PageSize: 16}.Fill(132, c.kvHeads, c.keys)
+		l, err := schedule.Build([]schedule.Sequence{{
+			Positions: make([]int32, c.query), Segments: []schedule.Segment{{Tokens: int32(c.context)}},
+		}}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		longest := int32(0)
+		for _, r := range l.Runs {
+			longest = max(longest, r.End-r.Begin)
+		}
+		tiles := (c.query + c.rows/4 - 1) / (c.rows / 4)
+		if splits := len(l.Items) / tiles; splits != c.splits || int(longest) != min(c.tokensASplit, c.context) {
+			t.Errorf("%s: %d splits of %d keys, want %d of %d", c.name, splits, longest, c.splits, c.tokensASplit)
+		}
+	}
+}
+
+// A large batch is cut as evenly as a device is kept busy by: taken in order by
+// whichever of its 132 multiprocessors is free, the items end within 5 percent
+// of an even share.
+func TestBalance(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	sequences := batch(256, 20, func() int32 { return 64 + rng.Int32N(960) })
+	l, err := schedule.Build(sequences, options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var loads [132]int
+	total := 0
+	for _, item := range l.Items {
+		least := 0
+		for i, n := range loads {
+			if n < loads[least] {
+				least = i
+			}
+		}
+		for _, r := range l.Runs[item.RunBegin:item.RunEnd] {
+			loads[least] += int(r.End - r.Begin)
+			total += int(r.End - r.Begin)
+		}
+	}
+	largest := 0
+	for _, n := range loads {
+		largest = max(largest, n)
+	}
+	if share := total / len(loads); largest*100 > share*105 {
+		t.Errorf("the busiest multiprocessor has %d keys of an even share of %d", largest, share)
+	}
+}
+
+func TestNoAllocation(t *testing.T) {
+	var b schedule.Builder
+	sequences, o := batch(64, 20, func() int32 { return 512 }), options()
+	o.PadItems, o.PadTokens = 64*o.MaxItems, 80
+	build := func() {
+		if _, err := b.Build(sequences, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build()
+	if n := testing.AllocsPerRun(20, build); n > 0 {
+		t.Errorf("%v allocations a step", n)
+	}
+}
+
+func BenchmarkBuilder(b *testing.B) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, c := range []struct {
+		name      string
+		sequences []schedule.Sequence
+	}{
+		{"256x20x512", batch(256, 20, func() int32 { return 512 })},
+		{"256x20xragged", batch(256, 20, func() int32 { return 64 + rng.Int32N(960) })},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			var builder schedule.Builder
+			o, items := options(), 0
+			for b.Loop() {
+				l, err := builder.Build(c.sequences, o)
+				if err != nil {
+					b.Fatal(err)
+				}
+				items = len(l.Items)
+			}
+			b.ReportMetric(float64(items), "items")
+		})
+	}
+}
+
+// options are those of a decode step of Llama-3-8B on an H200.
+func options() schedule.Options {
+	return schedule.Options{Rows: 16, Group: 4, Causal: true, MaxPosition: 1 << 20, PageSize: 16}.Fill(132, 8, 16)
+}
+
+// batch is sequences in decode, each of so many segments, the last of them 100 own tokens.
+func batch(n, segments int, tokens func() int32) []schedule.Sequence {
+	var page int32
+	sequences := make([]schedule.Sequence, n)
+	for i := range sequences {
+		s := &sequences[i]
+		s.QueryBegin = int32(i)
+		offset := int32(0)
+		for j := range segments {
+			segment := schedule.Segment{Page: page, Tokens: tokens(), Offset: offset}
+			if j == segments-1 {
+				segment.Own, segment.Tokens = true, 100
+			}
+			offset += segment.Tokens
+			page += (segment.Tokens + 15) / 16
+			s.Segments = append(s.Segments, segment)
+		}
+		s.Positions = []int32{offset - 1}
+	}
+	return sequences
+}
