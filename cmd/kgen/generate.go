@@ -207,7 +207,8 @@ type usage struct {
 	BlocksPerSM    int         `json:"blocks_per_sm"`
 	WarpsPerSM     int         `json:"warps_per_sm"`
 	Cached         bool        `json:"cached"`
-	CompileSeconds float64     `json:"compile_seconds"` // 0 if cached
+	CompileSeconds float64     `json:"compile_seconds"`    // 0 if cached
+	Fallback       string      `json:"fallback,omitempty"` // why no kernel of a later family could be had
 }
 
 func (g generated) usages() []usage {
@@ -223,7 +224,7 @@ func (g generated) usages() []usage {
 				Registers: c.Figures.Registers, SharedBytes: k.Plan.Shared + c.Figures.StaticBytes,
 				SpillBytes: c.Figures.SpillStores + c.Figures.SpillLoads, StackBytes: c.Figures.StackBytes,
 				BlocksPerSM: blocks, WarpsPerSM: blocks * k.Plan.Warps,
-				Cached: c.FromCache, CompileSeconds: c.Elapsed.Seconds(),
+				Cached: c.FromCache, CompileSeconds: c.Elapsed.Seconds(), Fallback: k.Plan.Fallback,
 			})
 		}
 	}

@@ -77,7 +77,15 @@ func (c *inspectCommand) Run(ctx context.Context, a *app) error {
 	for _, u := range all[0].usages() {
 		rows = append(rows, append(u.columns(), strconv.Itoa(u.BlocksPerSM), strconv.Itoa(u.WarpsPerSM)))
 	}
-	return a.table(append(usageHeading(), "blocks/SM", "warps/SM"), rows)
+	if err := a.table(append(usageHeading(), "blocks/SM", "warps/SM"), rows); err != nil {
+		return err
+	}
+	for _, k := range all[0].output.Kernels {
+		if k.Plan.Fallback != "" {
+			fmt.Fprintf(a.stdout, "%s: %s\n", k.File, k.Plan.Fallback)
+		}
+	}
+	return nil
 }
 
 // heading starts each of several listings; // is a comment in both languages.

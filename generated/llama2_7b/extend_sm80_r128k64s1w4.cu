@@ -370,15 +370,35 @@ __device__ __forceinline__ int tile_byte(int row, int chunk) {
   return row * (Dim * 2) + ((chunk ^ (row & 7)) * chunk_bytes);
 }
 
-// tile_byte(row, chunk + 2 * k) from tile_byte(row, chunk), for an even chunk pair:
-// the exclusive-or of the swizzle commutes with that of the step, so one register
-// holds a row's address and each step is one instruction. The tile lies at a
-// multiple of 256 bytes.
-__device__ __forceinline__ uint32_t step_chunks(uint32_t address, int k) { return address ^ (2 * k * chunk_bytes); }
-
 template <int Rows, int Dim>
 struct alignas(256) SharedTile {
-  unsigned char bytes[Rows * Dim * 2];
+  static constexpr int row_bytes = Dim * 2;
+  unsigned char bytes[Rows * row_bytes];
+
+  __device__ static __forceinline__ int byte(int row, int chunk) { return tile_byte<Dim>(row, chunk); }
+  // The address of chunk + 2 * k from that of chunk, for an even k-step: the
+  // exclusive-or of the swizzle commutes with that of the step, so one register
+  // holds a row's address and each step is one instruction.
+  __device__ static __forceinline__ uint32_t step(uint32_t address, int k) { return address ^ (2 * k * chunk_bytes); }
+};
+
+// The same as columns of 64 elements one after the other, each as tensor maps with
+// a 128-byte swizzle write it.
+constexpr int column_elements = 64;
+
+template <int Rows, int Dim>
+struct alignas(1024) ColumnTile {
+  static constexpr int columns = Dim / column_elements;
+  static constexpr int row_bytes = column_elements * 2;
+  static constexpr int column_bytes = Rows * row_bytes;
+  unsigned char bytes[columns * column_bytes];
+
+  __device__ static __forceinline__ int byte(int row, int chunk) {
+    return chunk / 8 * column_bytes + tile_byte<column_elements>(row, chunk % 8);
+  }
+  __device__ static __forceinline__ uint32_t step(uint32_t address, int k) {
+    return (address ^ (k % 4 * 2 * chunk_bytes)) + k / 4 * column_bytes;
+  }
 };
 
 // The place after and the place before `i` in a ring of Size places.
@@ -423,22 +443,23 @@ struct Accumulator {
 };
 
 // scores = query * key^T. The warp's rows start at `first_row` of the query tile.
-template <class Element, int MTiles, int Keys, int Dim>
-__device__ __forceinline__ void query_times_keys(Accumulator<MTiles, Keys>& scores, uint32_t query, int first_row, uint32_t keys, int lane) {
+// Query and Key are the tiles' types, which say where a chunk lies.
+template <class Element, int Dim, class Query, class Key, int MTiles, int Keys>
+__device__ __forceinline__ void query_times_keys(Accumulator<MTiles, Keys>& scores, const Query& query, int first_row, const Key& keys, int lane) {
   scores.clear();
   // ldmatrix: lanes 0-7, 8-15, 16-23, 24-31 address the rows of four 8x8 blocks.
   // Sixteen rows further, the swizzle is the same.
-  const uint32_t query_address = query + tile_byte<Dim>(first_row + lane % 16, lane / 16);
-  const uint32_t key_address = keys + tile_byte<Dim>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  const uint32_t query_address = ptx::shared_address(query.bytes) + Query::byte(first_row + lane % 16, lane / 16);
+  const uint32_t key_address = ptx::shared_address(keys.bytes) + Key::byte(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
   for (int k = 0; k < Dim / 16; ++k) {
     uint32_t a[MTiles][4];
 #pragma unroll
-    for (int m = 0; m < MTiles; ++m) ptx::ldmatrix_x4(a[m], step_chunks(query_address, k) + 16 * m * (Dim * 2));
+    for (int m = 0; m < MTiles; ++m) ptx::ldmatrix_x4(a[m], Query::step(query_address, k) + 16 * m * Query::row_bytes);
 #pragma unroll
     for (int n = 0; n < Keys / 16; ++n) {
       uint32_t b[4];
-      ptx::ldmatrix_x4(b, step_chunks(key_address, k) + 16 * n * (Dim * 2));
+      ptx::ldmatrix_x4(b, Key::step(key_address, k) + 16 * n * Key::row_bytes);
 #pragma unroll
       for (int m = 0; m < MTiles; ++m) {
         ptx::mma_m16n8k16<Element>(scores.block[m][2 * n], a[m], b[0], b[1]);
@@ -450,10 +471,10 @@ __device__ __forceinline__ void query_times_keys(Accumulator<MTiles, Keys>& scor
 
 // output += weights * value. An accumulator's layout is that of two halves of
 // an A fragment, so the weights go from one product to the next in registers.
-template <class Element, int MTiles, int Keys, int Dim>
+template <class Element, class Value, int MTiles, int Keys, int Dim>
 __device__ __forceinline__ void add_weights_times_values(Accumulator<MTiles, Dim>& output, const Accumulator<MTiles, Keys>& weights,
-                                                         uint32_t values, int lane) {
-  const uint32_t value_address = values + tile_byte<Dim>(lane % 16, lane / 16);
+                                                         const Value& values, int lane) {
+  const uint32_t value_address = ptx::shared_address(values.bytes) + Value::byte(lane % 16, lane / 16);
 #pragma unroll
   for (int k = 0; k < Keys / 16; ++k) {
     uint32_t a[MTiles][4];
@@ -468,7 +489,7 @@ __device__ __forceinline__ void add_weights_times_values(Accumulator<MTiles, Dim
 #pragma unroll
     for (int n = 0; n < Dim / 16; ++n) {
       uint32_t b[4];
-      ptx::ldmatrix_x4_trans(b, step_chunks(value_address, n) + 16 * k * (Dim * 2));
+      ptx::ldmatrix_x4_trans(b, Value::step(value_address, n) + 16 * k * Value::row_bytes);
 #pragma unroll
       for (int m = 0; m < MTiles; ++m) {
         ptx::mma_m16n8k16<Element>(output.block[m][2 * n], a[m], b[0], b[1]);
@@ -1043,8 +1064,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
     }
 
     Accumulator<m_tiles, keys> scores;
-    query_times_keys<Element, m_tiles, keys, Config::head_dim>(scores, ptx::shared_address(shared.query.bytes), first_row,
-                                                               ptx::shared_address(shared.key[stage].bytes), lane);
+    query_times_keys<Element, Config::head_dim>(scores, shared.query, first_row, shared.key[stage], lane);
 
     ptx::cp_async_wait<pending>();  // this tile's values
     ptx::sync_threads();            // all threads' values are there; all warps have left these keys
@@ -1056,7 +1076,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
     softmax.load_sums(shared.sum, thread);
     softmax.update(scores, output, scale_log2);
     softmax.store_sums(shared.sum, thread);
-    add_weights_times_values<Element>(output, scores, ptx::shared_address(shared.value[stage].bytes), lane);
+    add_weights_times_values<Element>(output, scores, shared.value[stage], lane);
   }
 
   ptx::cp_async_wait<0>();

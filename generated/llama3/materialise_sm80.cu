@@ -262,15 +262,35 @@ __device__ __forceinline__ int tile_byte(int row, int chunk) {
   return row * (Dim * 2) + ((chunk ^ (row & 7)) * chunk_bytes);
 }
 
-// tile_byte(row, chunk + 2 * k) from tile_byte(row, chunk), for an even chunk pair:
-// the exclusive-or of the swizzle commutes with that of the step, so one register
-// holds a row's address and each step is one instruction. The tile lies at a
-// multiple of 256 bytes.
-__device__ __forceinline__ uint32_t step_chunks(uint32_t address, int k) { return address ^ (2 * k * chunk_bytes); }
-
 template <int Rows, int Dim>
 struct alignas(256) SharedTile {
-  unsigned char bytes[Rows * Dim * 2];
+  static constexpr int row_bytes = Dim * 2;
+  unsigned char bytes[Rows * row_bytes];
+
+  __device__ static __forceinline__ int byte(int row, int chunk) { return tile_byte<Dim>(row, chunk); }
+  // The address of chunk + 2 * k from that of chunk, for an even k-step: the
+  // exclusive-or of the swizzle commutes with that of the step, so one register
+  // holds a row's address and each step is one instruction.
+  __device__ static __forceinline__ uint32_t step(uint32_t address, int k) { return address ^ (2 * k * chunk_bytes); }
+};
+
+// The same as columns of 64 elements one after the other, each as tensor maps with
+// a 128-byte swizzle write it.
+constexpr int column_elements = 64;
+
+template <int Rows, int Dim>
+struct alignas(1024) ColumnTile {
+  static constexpr int columns = Dim / column_elements;
+  static constexpr int row_bytes = column_elements * 2;
+  static constexpr int column_bytes = Rows * row_bytes;
+  unsigned char bytes[columns * column_bytes];
+
+  __device__ static __forceinline__ int byte(int row, int chunk) {
+    return chunk / 8 * column_bytes + tile_byte<column_elements>(row, chunk % 8);
+  }
+  __device__ static __forceinline__ uint32_t step(uint32_t address, int k) {
+    return (address ^ (k % 4 * 2 * chunk_bytes)) + k / 4 * column_bytes;
+  }
 };
 
 // The place after and the place before `i` in a ring of Size places.

@@ -689,15 +689,35 @@ __device__ __forceinline__ int tile_byte(int row, int chunk) {
   return row * (Dim * 2) + ((chunk ^ (row & 7)) * chunk_bytes);
 }
 
-// tile_byte(row, chunk + 2 * k) from tile_byte(row, chunk), for an even chunk pair:
-// the exclusive-or of the swizzle commutes with that of the step, so one register
-// holds a row's address and each step is one instruction. The tile lies at a
-// multiple of 256 bytes.
-__device__ __forceinline__ uint32_t step_chunks(uint32_t address, int k) { return address ^ (2 * k * chunk_bytes); }
-
 template <int Rows, int Dim>
 struct alignas(256) SharedTile {
-  unsigned char bytes[Rows * Dim * 2];
+  static constexpr int row_bytes = Dim * 2;
+  unsigned char bytes[Rows * row_bytes];
+
+  __device__ static __forceinline__ int byte(int row, int chunk) { return tile_byte<Dim>(row, chunk); }
+  // The address of chunk + 2 * k from that of chunk, for an even k-step: the
+  // exclusive-or of the swizzle commutes with that of the step, so one register
+  // holds a row's address and each step is one instruction.
+  __device__ static __forceinline__ uint32_t step(uint32_t address, int k) { return address ^ (2 * k * chunk_bytes); }
+};
+
+// The same as columns of 64 elements one after the other, each as tensor maps with
+// a 128-byte swizzle write it.
+constexpr int column_elements = 64;
+
+template <int Rows, int Dim>
+struct alignas(1024) ColumnTile {
+  static constexpr int columns = Dim / column_elements;
+  static constexpr int row_bytes = column_elements * 2;
+  static constexpr int column_bytes = Rows * row_bytes;
+  unsigned char bytes[columns * column_bytes];
+
+  __device__ static __forceinline__ int byte(int row, int chunk) {
+    return chunk / 8 * column_bytes + tile_byte<column_elements>(row, chunk % 8);
+  }
+  __device__ static __forceinline__ uint32_t step(uint32_t address, int k) {
+    return (address ^ (k % 4 * 2 * chunk_bytes)) + k / 4 * column_bytes;
+  }
 };
 
 // The place after and the place before `i` in a ring of Size places.
@@ -742,22 +762,23 @@ struct Accumulator {
 };
 
 // scores = query * key^T. The warp's rows start at `first_row` of the query tile.
-template <class Element, int MTiles, int Keys, int Dim>
-__device__ __forceinline__ void query_times_keys(Accumulator<MTiles, Keys>& scores, uint32_t query, int first_row, uint32_t keys, int lane) {
+// Query and Key are the tiles' types, which say where a chunk lies.
+template <class Element, int Dim, class Query, class Key, int MTiles, int Keys>
+__device__ __forceinline__ void query_times_keys(Accumulator<MTiles, Keys>& scores, const Query& query, int first_row, const Key& keys, int lane) {
   scores.clear();
   // ldmatrix: lanes 0-7, 8-15, 16-23, 24-31 address the rows of four 8x8 blocks.
   // Sixteen rows further, the swizzle is the same.
-  const uint32_t query_address = query + tile_byte<Dim>(first_row + lane % 16, lane / 16);
-  const uint32_t key_address = keys + tile_byte<Dim>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  const uint32_t query_address = ptx::shared_address(query.bytes) + Query::byte(first_row + lane % 16, lane / 16);
+  const uint32_t key_address = ptx::shared_address(keys.bytes) + Key::byte(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
   for (int k = 0; k < Dim / 16; ++k) {
     uint32_t a[MTiles][4];
 #pragma unroll
-    for (int m = 0; m < MTiles; ++m) ptx::ldmatrix_x4(a[m], step_chunks(query_address, k) + 16 * m * (Dim * 2));
+    for (int m = 0; m < MTiles; ++m) ptx::ldmatrix_x4(a[m], Query::step(query_address, k) + 16 * m * Query::row_bytes);
 #pragma unroll
     for (int n = 0; n < Keys / 16; ++n) {
       uint32_t b[4];
-      ptx::ldmatrix_x4(b, step_chunks(key_address, k) + 16 * n * (Dim * 2));
+      ptx::ldmatrix_x4(b, Key::step(key_address, k) + 16 * n * Key::row_bytes);
 #pragma unroll
       for (int m = 0; m < MTiles; ++m) {
         ptx::mma_m16n8k16<Element>(scores.block[m][2 * n], a[m], b[0], b[1]);
@@ -769,10 +790,10 @@ __device__ __forceinline__ void query_times_keys(Accumulator<MTiles, Keys>& scor
 
 // output += weights * value. An accumulator's layout is that of two halves of
 // an A fragment, so the weights go from one product to the next in registers.
-template <class Element, int MTiles, int Keys, int Dim>
+template <class Element, class Value, int MTiles, int Keys, int Dim>
 __device__ __forceinline__ void add_weights_times_values(Accumulator<MTiles, Dim>& output, const Accumulator<MTiles, Keys>& weights,
-                                                         uint32_t values, int lane) {
-  const uint32_t value_address = values + tile_byte<Dim>(lane % 16, lane / 16);
+                                                         const Value& values, int lane) {
+  const uint32_t value_address = ptx::shared_address(values.bytes) + Value::byte(lane % 16, lane / 16);
 #pragma unroll
   for (int k = 0; k < Keys / 16; ++k) {
     uint32_t a[MTiles][4];
@@ -787,7 +808,7 @@ __device__ __forceinline__ void add_weights_times_values(Accumulator<MTiles, Dim
 #pragma unroll
     for (int n = 0; n < Dim / 16; ++n) {
       uint32_t b[4];
-      ptx::ldmatrix_x4_trans(b, step_chunks(value_address, n) + 16 * k * (Dim * 2));
+      ptx::ldmatrix_x4_trans(b, Value::step(value_address, n) + 16 * k * Value::row_bytes);
 #pragma unroll
       for (int m = 0; m < MTiles; ++m) {
         ptx::mma_m16n8k16<Element>(output.block[m][2 * n], a[m], b[0], b[1]);
@@ -1226,6 +1247,74 @@ __device__ __forceinline__ float row_normaliser(const AttendParams& params, cons
 
 }  // namespace kgen
 
+// ======== tile/pipeline.cuh ========
+// The stages that tensor copies fill and warps empty (sm90).
+
+namespace kgen {
+
+// A place in a ring of stages, and the parity of the ring's round.
+template <int Stages>
+struct RingPlace {
+  int stage = 0, parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == Stages) stage = 0, parity ^= 1;
+  }
+};
+
+// One block's share of the work: every grid_x()-th pair of an item and a KV head.
+struct Work {
+  int index, end;
+
+  __device__ __forceinline__ static Work first(const AttendParams& params) { return {ptx::block_x(), params.item_count * params.kv_heads}; }
+  __device__ __forceinline__ bool exists() const { return index < end; }
+  __device__ __forceinline__ void next() { index += ptx::grid_x(); }
+};
+
+// How many boxes of a tile's pages hold tokens. A box is 64 columns of a page, or
+// of the tile's part of a larger page.
+template <class Config>
+struct Boxes {
+  static constexpr int rows = Config::page_size < Config::keys ? Config::page_size : Config::keys;
+  static constexpr int bytes = rows * column_elements * 2;
+
+  __device__ static __forceinline__ int of(const KeyTile& tile) {
+    const int tokens = tile.end - tile.begin;
+    return tokens < Config::keys ? (tokens + rows - 1) / rows : Config::keys / rows;
+  }
+};
+
+// What copy_tile brings.
+template <class Config, int Dim>
+__device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Config>::of(tile) * (Dim / column_elements) * Boxes<Config>::bytes; }
+
+// Starts the copies of one KV head of a tile's pages; lane i takes the i-th box.
+// Rows of the tile that no page has are left as they are.
+template <class Config, int Dim>
+__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const KeyTile& tile,
+                                          const int32_t* pages, int kv_head, int lane) {
+  constexpr int columns = Dim / column_elements;
+#pragma unroll 1  // the producer has few registers
+  for (int i = lane; i < Boxes<Config>::of(tile) * columns; i += 32) {
+    const int box = i / columns, column = i % columns, token = tile.begin + box * Boxes<Config>::rows;
+    ptx::tensor_copy(ptx::shared_address(target.bytes) + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full,
+                     column * column_elements, token % Config::page_size, kv_head, pages[tile.page + token / Config::page_size]);
+  }
+}
+
+// Zeros the rows of a tile of values that lie past the end of their run: a zero
+// weight times what a page held before could be NaN.
+template <int Threads, int Keys, int Dim>
+__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, const KeyTile& tile, int thread) {
+  constexpr int chunks = Dim / chunk_elements;
+  const int tokens = tile.end - tile.begin;
+  for (int i = tokens * chunks + thread; i < Keys * chunks; i += Threads) {
+    ptx::store_16(values.bytes + values.byte(i / chunks, i % chunks), make_uint4(0, 0, 0, 0));
+  }
+}
+
+}  // namespace kgen
+
 // ======== tile/store.cuh ========
 // The results of a tile of rows.
 
@@ -1277,22 +1366,6 @@ __device__ __forceinline__ void store_rows(const AttendParams& params, const Ite
 // keys, both in shared memory as columns of 64 elements with a 128-byte swizzle.
 
 namespace kgen {
-
-constexpr int column_elements = 64;
-
-// Rows x Dim elements, 64 columns after the other.
-template <int Rows, int Dim>
-struct alignas(1024) ColumnTile {
-  static constexpr int columns = Dim / column_elements;
-  static constexpr int column_bytes = Rows * column_elements * 2;
-  unsigned char bytes[columns * column_bytes];
-};
-
-// The byte of chunk `chunk` of row `row`.
-template <int Rows>
-__device__ __forceinline__ int column_byte(int row, int chunk) {
-  return chunk / 8 * (Rows * column_elements * 2) + tile_byte<column_elements>(row, chunk % 8);
-}
 
 constexpr int eight_rows = 8 * column_elements * 2;  // bytes
 constexpr int inner_step = 16 * 2;                    // bytes, sixteen elements along a row
@@ -1371,45 +1444,7 @@ struct AttendSm90Shared {
   unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
 
-// A place in a ring of stages, and the parity of the ring's round.
-template <int Stages>
-struct RingPlace {
-  int stage = 0, parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == Stages) stage = 0, parity ^= 1;
-  }
-};
-
-// One block's share of the work: every grid_x()-th pair of an item and a KV head.
-struct Work {
-  int index, end;
-
-  __device__ __forceinline__ static Work first(const AttendParams& params) { return {ptx::block_x(), params.item_count * params.kv_heads}; }
-  __device__ __forceinline__ bool exists() const { return index < end; }
-  __device__ __forceinline__ void next() { index += ptx::grid_x(); }
-};
-
 // ---- the producer ----
-
-// Starts the copies of one KV head of a tile's pages; lane i takes the i-th box.
-template <class Config, int Dim>
-__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const KeyTile& tile,
-                                          const int32_t* pages, int kv_head, int lane) {
-  // A box is 64 columns of a page, or of the tile's part of a larger page.
-  constexpr int box_rows = Config::page_size < Config::keys ? Config::page_size : Config::keys;
-  constexpr int columns = Dim / column_elements, box_bytes = box_rows * column_elements * 2;
-  const int tokens = tile.end - tile.begin;
-  const int boxes = tokens < Config::keys ? (tokens + box_rows - 1) / box_rows : Config::keys / box_rows;
-  if (lane == 0) ptx::barrier_arrive_expecting(full, boxes * columns * box_bytes);
-  ptx::sync_warp();
-#pragma unroll 1  // the producer has few registers
-  for (int i = lane; i < boxes * columns; i += 32) {
-    const int box = i / columns, column = i % columns, token = tile.begin + box * box_rows;
-    ptx::tensor_copy(ptx::shared_address(target.bytes) + column * ColumnTile<Config::keys, Dim>::column_bytes + box * box_bytes, map, full,
-                     column * column_elements, token % Config::page_size, kv_head, pages[tile.page + token / Config::page_size]);
-  }
-}
 
 template <class Config>
 __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane) {
@@ -1421,11 +1456,19 @@ __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Sh
     if (item.q_count == 0) continue;
     for (KeyTile tile = first_tile(params, item.run_begin, run_end);; tile = tile_after<Config::keys>(params, tile, run_end)) {
       ptx::barrier_wait(ptx::shared_address(&shared.key_free[key.stage]), key.parity ^ 1);
-      if (lane == 0) shared.tile[key.stage] = tile;
+      if (lane == 0) {
+        shared.tile[key.stage] = tile;
+        ptx::barrier_arrive_expecting(ptx::shared_address(&shared.key_full[key.stage]), tile_bytes<Config, Config::head_dim>(tile));
+      }
+      ptx::sync_warp();
       copy_tile<Config>(shared.key[key.stage], params.k_map, ptx::shared_address(&shared.key_full[key.stage]), tile, pages, kv_head, lane);
       key.advance();
       if (!tile.exists()) break;
       ptx::barrier_wait(ptx::shared_address(&shared.value_free[value.stage]), value.parity ^ 1);
+      if (lane == 0) {
+        ptx::barrier_arrive_expecting(ptx::shared_address(&shared.value_full[value.stage]), tile_bytes<Config, Config::v_head_dim>(tile));
+      }
+      ptx::sync_warp();
       copy_tile<Config>(shared.value[value.stage], params.v_map, ptx::shared_address(&shared.value_full[value.stage]), tile, pages, kv_head, lane);
       value.advance();
     }
@@ -1450,7 +1493,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
       ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
       unsigned char* target = shared.query[query.stage].bytes;
       rotate_query<Config, Config::rows, rotator_threads>(rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, thread, [&](int row, int chunk, uint4 elements) {
-        ptx::store_16(target + column_byte<Config::rows>(row, chunk), elements);
+        ptx::store_16(target + ColumnTile<Config::rows, Config::head_dim>::byte(row, chunk), elements);
       });
       ptx::fence_async_shared();
       ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage]));
@@ -1463,17 +1506,6 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
 }
 
 // ---- a consumer: one warpgroup ----
-
-// Zeros the rows of a tile of values that lie past the end of their run: a zero
-// weight times what a page held before could be NaN.
-template <class Config>
-__device__ __forceinline__ void clear_missing_values(ColumnTile<Config::keys, Config::v_head_dim>& values, const KeyTile& tile, int thread) {
-  constexpr int chunks = Config::v_head_dim / chunk_elements;
-  const int tokens = tile.end - tile.begin;
-  for (int i = tokens * chunks + thread; i < Config::keys * chunks; i += 128) {
-    ptx::store_16(values.bytes + column_byte<Config::keys>(i / chunks, i % chunks), make_uint4(0, 0, 0, 0));
-  }
-}
 
 template <class Config>
 __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Shared<Config>& shared, int warpgroup, int thread) {
@@ -1523,7 +1555,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     auto take_values = [&](const KeyTile& tile) {
       ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity);
       if (tile.end - tile.begin >= keys) return;
-      clear_missing_values<Config>(shared.value[value.stage], tile, thread);
+      clear_missing_values<128>(shared.value[value.stage], tile, thread);
       ptx::fence_async_shared();
       wait_for_group();
     };
@@ -1584,7 +1616,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     if (rotated_run < 0) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
     store_rows<Config, 1>(params, item, kv_head, output, softmax, scale_log2, first_row, lane,
-                          [&](int row, int chunk) { return shared.query[query.stage].bytes + column_byte<Config::rows>(row, chunk); });
+                          [&](int row, int chunk) { return shared.query[query.stage].bytes + ColumnTile<Config::rows, Config::head_dim>::byte(row, chunk); });
     ptx::sync_warp();
     release(shared.query_free[query.stage]);
     query.advance();
