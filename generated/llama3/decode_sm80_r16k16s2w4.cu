@@ -928,46 +928,49 @@ __device__ __forceinline__ float row_normaliser(const AttendParams& params, cons
 
 }  // namespace kgen
 
-// ======== kernel/decode.cuh ========
-// attend, few rows: decode. One tile of rows is shared by all warps of a block,
-// which take the item's tiles of keys in turn. A warp keeps its own copies in
-// flight, its own rotated queries and its own softmax, so that no barrier stops
-// the stream of loads; the warps' results are merged at the end.
+// ======== tile/warp_results.cuh ========
+// The end of an item whose keys the warps of a block have shared out: each warp has
+// all rows, of its own keys.
 
 namespace kgen {
 
+// What a warp hands over to the merge.
 template <class Config>
-struct DecodeWarp {
-  SharedTile<Config::rows, Config::head_dim> query;  // rotated
-  SharedTile<Config::keys, Config::head_dim> key[Config::stages];
-  SharedTile<Config::keys, Config::v_head_dim> value[Config::stages];
-};
-
-// What a warp hands over to the merge; it takes the place of the warp's tiles.
-template <class Config>
-struct DecodeResult {
+struct WarpResult {
   float maximum[Config::rows], sum[Config::rows];
   float output[Config::rows][Config::v_head_dim];
 };
 
+// All lanes of the warp; softmax is finished.
 template <class Config>
-union DecodeShared {
-  DecodeWarp<Config> warp[Config::warps];
-  DecodeResult<Config> result[Config::warps];
-};
+__device__ __forceinline__ void store_result(WarpResult<Config>& result, const Accumulator<Config::rows / 16, Config::v_head_dim>& output,
+                                             const Softmax<Config::rows / 16>& softmax, int lane) {
+#pragma unroll
+  for (int m = 0; m < Config::rows / 16; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = 16 * m + 8 * h + lane / 4;
+      if (lane % 4 == 0) result.maximum[row] = softmax.maximum[m][h], result.sum[row] = softmax.sum[m][h];
+#pragma unroll
+      for (int n = 0; n < Config::v_head_dim / 8; ++n) {
+        *reinterpret_cast<float2*>(&result.output[row][8 * n + 2 * (lane % 4)]) =
+            make_float2(output.block[m][n][2 * h], output.block[m][n][2 * h + 1]);
+      }
+    }
+}
 
 // Merges the warps' results: one warp a row, Dim / 32 columns a lane.
-template <class Config>
+template <class Config, int Warps>
 __device__ __forceinline__ void merge_warps(const AttendParams& params, const Item& item, int kv_head, int rows,
-                                            const DecodeShared<Config>& shared, float scale_log2, int warp, int lane) {
+                                            const WarpResult<Config>* results, float scale_log2, int warp, int lane) {
   constexpr int dim = Config::v_head_dim, columns = dim / 32;
-  for (int row = warp; row < rows; row += Config::warps) {
+  for (int row = warp; row < rows; row += Warps) {
     float maximum = -ptx::infinity(), sum = 0.f, output[columns] = {};
 #pragma unroll
-    for (int w = 0; w < Config::warps; ++w) maximum = ptx::maximum(maximum, shared.result[w].maximum[row]);
+    for (int w = 0; w < Warps; ++w) maximum = ptx::maximum(maximum, results[w].maximum[row]);
 #pragma unroll
-    for (int w = 0; w < Config::warps; ++w) {
-      const DecodeResult<Config>& part = shared.result[w];
+    for (int w = 0; w < Warps; ++w) {
+      const WarpResult<Config>& part = results[w];
       if (part.sum[row] == 0.f) continue;  // this warp saw no key
       const float weight = ptx::exp2_approx((part.maximum[row] - maximum) * scale_log2);
       sum = ptx::multiply_add(part.sum[row], weight, sum);
@@ -989,6 +992,29 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
     }
   }
 }
+
+}  // namespace kgen
+
+// ======== kernel/decode.cuh ========
+// attend, few rows: decode. One tile of rows is shared by all warps of a block,
+// which take the item's tiles of keys in turn. A warp keeps its own copies in
+// flight, its own rotated queries and its own softmax, so that no barrier stops
+// the stream of loads; the warps' results are merged at the end.
+
+namespace kgen {
+
+template <class Config>
+struct DecodeWarp {
+  SharedTile<Config::rows, Config::head_dim> query;  // rotated
+  SharedTile<Config::keys, Config::head_dim> key[Config::stages];
+  SharedTile<Config::keys, Config::v_head_dim> value[Config::stages];
+};
+
+template <class Config>
+union DecodeShared {
+  DecodeWarp<Config> warp[Config::warps];
+  WarpResult<Config> result[Config::warps];
+};
 
 template <class Config>
 __device__ __forceinline__ void decode(const AttendParams& params) {
@@ -1055,21 +1081,9 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   ptx::cp_async_wait<0>();
   softmax.finish();
   ptx::sync_threads();  // the results take the place of the tiles
-  DecodeResult<Config>& result = shared.result[warp];
-#pragma unroll
-  for (int m = 0; m < m_tiles; ++m)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = 16 * m + 8 * h + lane / 4;
-      if (lane % 4 == 0) result.maximum[row] = softmax.maximum[m][h], result.sum[row] = softmax.sum[m][h];
-#pragma unroll
-      for (int n = 0; n < Config::v_head_dim / 8; ++n) {
-        *reinterpret_cast<float2*>(&result.output[row][8 * n + 2 * (lane % 4)]) =
-            make_float2(output.block[m][n][2 * h], output.block[m][n][2 * h + 1]);
-      }
-    }
+  store_result<Config>(shared.result[warp], output, softmax, lane);
   ptx::sync_threads();
-  merge_warps<Config>(params, item, kv_head, rows.count, shared, scale_log2, warp, lane);
+  merge_warps<Config, warps>(params, item, kv_head, rows.count, shared.result, scale_log2, warp, lane);
 }
 
 }  // namespace kgen
