@@ -29,6 +29,34 @@ type MemoryDevice interface {
 	Memory() (free, total int64, err error)
 }
 
+// Copier is a Device that copies on a stream, without the caller waiting for
+// it.
+type Copier interface {
+	Device
+	// AllocHost returns host memory that the device copies to and from by itself.
+	// It is page-locked, so taking much of it takes long.
+	AllocHost(bytes int64) ([]byte, error)
+	// FreeHost takes what AllocHost returned, when no copy uses it any more.
+	FreeHost(memory []byte) error
+	// CopyAsync, CopyToHostAsync and CopyFromHostAsync queue a copy of blocks. In
+	// device memory they lie b.Stride apart; in host memory they are packed, and
+	// the slice is b.Size() long. With host memory that is not from AllocHost, the
+	// call may wait for the copy. CopyAsync's source and destination don't overlap.
+	CopyAsync(s Stream, dst, src abi.DevicePtr, b Blocks) error
+	CopyToHostAsync(s Stream, dst []byte, src abi.DevicePtr, b Blocks) error
+	CopyFromHostAsync(s Stream, dst abi.DevicePtr, src []byte, b Blocks) error
+}
+
+// Blocks is a number of equal pieces of memory at equal distances.
+type Blocks struct {
+	Bytes  int64 // a block
+	Stride int64 // from one to the next in device memory, at least Bytes
+	Count  int
+}
+
+// Size is the bytes of all blocks.
+func (b Blocks) Size() int64 { return b.Bytes * int64(b.Count) }
+
 // TensorMapper is a Device whose kernels can use bulk tensor copies (TMA).
 type TensorMapper interface {
 	Device

@@ -46,7 +46,7 @@ func loadLibrary(file string) (*device.Library, error) {
 // kgen bundles, and those of the launch path, where reflection costs too much.
 func bindByHand(symbol string) bool {
 	switch symbol {
-	case "cuLaunchKernel", "cuModuleLoadDataEx", "cuTensorMapEncodeTiled", "cuCtxSetCurrent", "cuGraphLaunch":
+	case "cuLaunchKernel", "cuModuleLoadDataEx", "cuTensorMapEncodeTiled", "cuMemcpy2DAsync_v2", "cuCtxSetCurrent", "cuGraphLaunch":
 		return true
 	}
 	return false
@@ -74,6 +74,11 @@ func bindDirect(l *device.Library, address map[string]uintptr) {
 				uintptr(m.L2Promotion), uintptr(m.OutOfBounds))
 			return device.Code(r)
 		}
+	}
+	copy2D := address["cuMemcpy2DAsync_v2"]
+	l.Memcpy2DAsync = func(c *device.Copy2D, s uintptr) device.Code {
+		r, _, _ := purego.SyscallN(copy2D, uintptr(unsafe.Pointer(c)), s)
+		return device.Code(r)
 	}
 	setCurrent := address["cuCtxSetCurrent"]
 	l.ContextSetCurrent = func(context uintptr) device.Code {

@@ -19,6 +19,14 @@ static CUresult kgenLaunchKernel(uintptr_t f, unsigned x, unsigned y, unsigned z
   return cuLaunchKernel((CUfunction)f, x, y, z, threads, 1, 1, shared, (CUstream)stream, arguments, NULL);
 }
 
+static CUresult kgenMemcpy2D(size_t srcX, size_t srcY, int srcType, const void *srcHost, CUdeviceptr src, uintptr_t srcArray,
+                             size_t srcPitch, size_t dstX, size_t dstY, int dstType, void *dstHost, CUdeviceptr dst,
+                             uintptr_t dstArray, size_t dstPitch, size_t width, size_t height, uintptr_t stream) {
+  CUDA_MEMCPY2D c = {srcX, srcY, (CUmemorytype)srcType, srcHost, src, (CUarray)srcArray, srcPitch,
+                     dstX, dstY, (CUmemorytype)dstType, dstHost, dst, (CUarray)dstArray, dstPitch, width, height};
+  return cuMemcpy2DAsync(&c, (CUstream)stream);
+}
+
 static CUresult kgenBeginCapture(uintptr_t stream, unsigned mode) {
   return cuStreamBeginCapture((CUstream)stream, (CUstreamCaptureMode)mode);
 }
@@ -54,7 +62,8 @@ import (
 )
 
 // library is libcuda by gorgonia.org/cu. What that lacks is called here: the
-// names of errors, attributes of functions, captured graphs, tensor maps. So are
+// names of errors, attributes of functions, captured graphs, tensor maps, host
+// memory that comes with a code, copies from or to host memory in rows. So are
 // launches, for its own pass parameters of 8 bytes each and not a struct, and
 // cuDriverGetVersion, whose code it drops.
 func library() *device.Library {
@@ -118,6 +127,18 @@ func library() *device.Library {
 		},
 		MemcpyDtoH: func(dst unsafe.Pointer, src uint64, bytes uint64) device.Code {
 			return code(cu.MemcpyDtoH(dst, cu.DevicePtr(src), int64(bytes)))
+		},
+		MemHostAlloc: func(p *unsafe.Pointer, bytes uint64, flags uint32) device.Code {
+			return device.Code(C.cuMemHostAlloc(p, C.size_t(bytes), C.uint(flags)))
+		},
+		MemFreeHost: func(p unsafe.Pointer) device.Code { return device.Code(C.cuMemFreeHost(p)) },
+		Memcpy2DAsync: func(c *device.Copy2D, s uintptr) device.Code {
+			// The struct holds pointers, perhaps to Go's memory, which cgo passes by themselves only.
+			src, dst := &c.Src, &c.Dst
+			return device.Code(C.kgenMemcpy2D(C.size_t(src.X), C.size_t(src.Y), C.int(src.Type), src.Host, C.CUdeviceptr(src.Device),
+				C.uintptr_t(src.Array), C.size_t(src.Pitch), C.size_t(dst.X), C.size_t(dst.Y), C.int(dst.Type), dst.Host,
+				C.CUdeviceptr(dst.Device), C.uintptr_t(dst.Array), C.size_t(dst.Pitch), C.size_t(c.Width), C.size_t(c.Height),
+				C.uintptr_t(s)))
 		},
 		MemsetD8Async: func(dst uint64, value uint8, n uint64, s uintptr) device.Code {
 			return code(cu.MemsetD8Async(cu.DevicePtr(dst), value, int64(n), as[cu.Stream](s)))

@@ -67,6 +67,7 @@ func calls(l *device.Library) []call {
 		f32     float32
 		u64, v  uint64
 		pointer uintptr
+		address unsafe.Pointer
 	)
 	var aligned struct{ space [191]byte }
 	tensorMap := (*[128]byte)(unsafe.Pointer(&aligned.space[-uintptr(unsafe.Pointer(&aligned.space))&63]))
@@ -92,6 +93,15 @@ func calls(l *device.Library) []call {
 		{func() device.Code { return l.MemcpyHtoD(high, unsafe.Pointer(&data[0]), 4) }, "cuMemcpyHtoD_v2 fedcba9876543210 data 4", nil, nil},
 		{func() device.Code { return l.MemcpyDtoH(unsafe.Pointer(&data[0]), high, 3) }, "cuMemcpyDtoH_v2 fedcba9876543210 3",
 			func() any { return string(data) }, "zzza"},
+		{func() device.Code { return l.MemHostAlloc(&address, 1<<40, 2) }, "cuMemHostAlloc 1099511627776 2",
+			func() any { return device.GoString((*byte)(address)) }, "host"},
+		{func() device.Code { return l.MemFreeHost(unsafe.Pointer(&data[0])) }, "cuMemFreeHost zzza", nil, nil},
+		{func() device.Code {
+			return l.Memcpy2DAsync(&device.Copy2D{
+				Src:   device.Copy2DSide{X: 1, Y: 2, Type: 1, Host: unsafe.Pointer(&data[0]), Device: 3, Array: 4, Pitch: 1 << 40},
+				Dst:   device.Copy2DSide{X: 5, Y: 6, Type: 2, Host: unsafe.Pointer(&data[3]), Device: high, Array: 7, Pitch: 8},
+				Width: 1 << 41, Height: 1 << 42}, 0x99)
+		}, "cuMemcpy2DAsync_v2 1 2 1 z 3 0x4 1099511627776 5 6 2 a fedcba9876543210 0x7 8 2199023255552 4398046511104 0x99", nil, nil},
 		{func() device.Code { return l.MemsetD8Async(high, 200, 1<<40, 0x99) }, "cuMemsetD8Async fedcba9876543210 200 1099511627776 0x99", nil, nil},
 		{func() device.Code { return l.ModuleLoadDataEx(&pointer, []byte("image\x00"), jit) }, "cuModuleLoadDataEx image 2: 5 6 32",
 			func() any { return device.GoString(&log[0]) }, "log"},

@@ -29,12 +29,15 @@ type device struct {
 	context uintptr
 	info    cuda.Info
 
+	maxPitch int // of a copy in blocks
+
 	mu     sync.RWMutex // held for reading during each driver call
 	closed bool
 }
 
 var (
 	_ cuda.GraphDevice  = (*device)(nil)
+	_ cuda.Copier       = (*device)(nil)
 	_ cuda.MemoryDevice = (*device)(nil)
 	_ cuda.TensorMapper = (*device)(nil)
 )
@@ -42,7 +45,7 @@ var (
 // Open opens the GPU with the given ordinal, counted from 0 over those that
 // the driver shows to this process. Without a driver or a GPU the error wraps
 // [cuda.ErrNoDevice]. The device also implements [cuda.GraphDevice],
-// [cuda.MemoryDevice] and [cuda.TensorMapper].
+// [cuda.Copier], [cuda.MemoryDevice] and [cuda.TensorMapper].
 //
 // Streams made by NewStream order themselves against the default stream, so
 // Upload and Download, which use that one, come after the work on all of them.
@@ -92,6 +95,7 @@ func (d *device) readInfo() error {
 	d.info.Name = GoString(&name[0])
 	for attribute, field := range map[int32]*int{
 		attributeMultiprocessors: &d.info.Multiprocessors,
+		attributeMaxPitch:        &d.maxPitch,
 		attributeMajor:           &d.info.Major,
 		attributeMinor:           &d.info.Minor,
 		attributeSharedOptin:     &d.info.SharedPerBlock,

@@ -35,6 +35,11 @@ func everything(l *Library) (err error) {
 		return err
 	}
 	defer giveBack(func() error { return d.Free(p) })
+	host, err := d.AllocHost(16)
+	if err != nil {
+		return err
+	}
+	defer giveBack(func() error { return d.FreeHost(host) })
 	s, err := d.NewStream()
 	if err != nil {
 		return err
@@ -56,6 +61,9 @@ func everything(l *Library) (err error) {
 		func() error { _, err := d.EncodeTensorMap(boxes); return err },
 		func() error { return d.Upload(p, make([]byte, 64)) },
 		func() error { return d.Fill(s, p, 7, 64) },
+		func() error { return d.CopyAsync(s, p, p+8, cuda.Blocks{Bytes: 4, Stride: 16, Count: 4}) },
+		func() error { return d.CopyToHostAsync(s, host, p, cuda.Blocks{Bytes: 8, Stride: 32, Count: 2}) },
+		func() error { return d.CopyFromHostAsync(s, p, host, cuda.Blocks{Bytes: 8, Stride: 41, Count: 2}) },
 		add,
 		func() error { return d.Synchronize(ctx, s) },
 		func() error { _, err := d.Time(ctx, s, add); return err },
@@ -212,6 +220,64 @@ func TestMemory(t *testing.T) {
 	if _, err = d.Alloc(10 << 40); !errors.Is(err, cuda.ErrOutOfMemory) ||
 		!strings.Contains(err.Error(), "wanted 10995116277760 bytes, 536870912 of 1073741824 are free") {
 		t.Errorf("10 TB: error %v", err)
+	}
+}
+
+func TestCopies(t *testing.T) {
+	f := newFake()
+	d := mustOpen(t, f)
+	p, err := d.Alloc(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make([]byte, 100)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	host, err := d.AllocHost(6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, stride := range []int64{3, 10, 40, 41, 48} {
+		b := cuda.Blocks{Bytes: 3, Stride: stride, Count: 2}
+		back := make([]byte, 100)
+		err = errors.Join(d.Upload(p, all), d.CopyToHostAsync(5, host, p+1, b), d.CopyFromHostAsync(5, p+20, host, b),
+			d.CopyAsync(5, p+30, p+5, b), d.Download(back, p))
+		want := bytes.Clone(all)
+		for i := range stride + 3 {
+			if in := i % stride; i/stride < 2 && in < 3 {
+				want[20+i] = byte(1 + i)
+			}
+		}
+		for i := range 2 {
+			from := 5 + i*int(stride)
+			copy(want[30+i*int(stride):][:3], bytes.Clone(want[from:from+3]))
+		}
+		if err != nil || !bytes.Equal(back, want) {
+			t.Errorf("stride %d: %v, got %v, want %v", stride, err, back, want)
+		}
+	}
+	good := cuda.Blocks{Bytes: 3, Stride: 3, Count: 2}
+	for _, test := range []struct {
+		call func() error
+		text string
+	}{
+		{func() error { return d.CopyToHostAsync(0, host[:5], p, good) }, "cuMemcpy2DAsync: 5 bytes of host memory for {Bytes:3 Stride:3 Count:2}"},
+		{func() error { return d.CopyFromHostAsync(0, p, host[:5], good) }, "5 bytes of host memory"},
+		{func() error { return d.CopyAsync(0, p, p, cuda.Blocks{Bytes: 3, Stride: 2, Count: 2}) }, "negative or overlapping"},
+		{func() error { return d.CopyAsync(0, p, p, cuda.Blocks{Bytes: 3, Stride: 3, Count: -2}) }, "negative or overlapping"},
+		{func() error { _, err := d.AllocHost(0); return err }, "must be positive"},
+		{func() error { _, err := d.AllocHost(10 << 40); return err }, "cuMemHostAlloc: "},
+	} {
+		if err := test.call(); err == nil || !strings.Contains(err.Error(), test.text) {
+			t.Errorf("error %v, want %q in it", err, test.text)
+		}
+	}
+	if err := errors.Join(d.CopyAsync(0, p, p, cuda.Blocks{}), d.FreeHost(host), d.Free(p)); err != nil {
+		t.Error(err)
+	}
+	if len(f.misuse) > 0 || len(f.leaks()) != 1 { // the context
+		t.Errorf("leaks %q, misuse %q", f.leaks(), f.misuse)
 	}
 }
 

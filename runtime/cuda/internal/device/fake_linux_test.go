@@ -81,6 +81,24 @@ func (f *fake) library() *Library {
 	return l
 }
 
+// maxPitch is the fake's limit of a copy in blocks.
+const maxPitch = 40
+
+// row is the bytes of one row of a copy.
+func (f *fake) row(side Copy2DSide, row, width uint64) []byte {
+	if side.Type == memoryHost {
+		return unsafe.Slice((*byte)(unsafe.Add(side.Host, row*side.Pitch)), width)
+	}
+	at := side.Device + row*side.Pitch
+	for base, memory := range f.memory {
+		if at >= base && at+width <= base+uint64(len(memory)) {
+			return memory[at-base:][:width]
+		}
+	}
+	f.misuse = append(f.misuse, "copy of no memory")
+	return nil
+}
+
 func (f *fake) leaks() []string {
 	return slices.Sorted(maps.Values(f.held))
 }
@@ -112,7 +130,7 @@ func (f *fake) release(handle uint64, what string) Code {
 func (f *fake) plain() *Library {
 	const firstContext = 77
 	attributes := map[int32]int32{attributeMultiprocessors: 132, attributeL2Bytes: 50 << 20, attributeMajor: 9,
-		attributeMinor: 0, attributeSharedOptin: 227 << 10}
+		attributeMinor: 0, attributeMaxPitch: maxPitch, attributeSharedOptin: 227 << 10}
 	return &Library{
 		Init:             func(uint32) Code { return Success },
 		DriverGetVersion: func(v *int32) Code { *v = 13010; return Success },
@@ -159,6 +177,27 @@ func (f *fake) plain() *Library {
 		},
 		MemcpyDtoH: func(dst unsafe.Pointer, src uint64, n uint64) Code {
 			copy(unsafe.Slice((*byte)(dst), n), f.memory[src])
+			return Success
+		},
+		MemHostAlloc: func(p *unsafe.Pointer, n uint64, _ uint32) Code {
+			if n > f.total {
+				return 2
+			}
+			memory := make([]byte, n)
+			*p = unsafe.Pointer(&memory[0])
+			f.held[uint64(uintptr(*p))] = "host memory"
+			return Success
+		},
+		MemFreeHost: func(p unsafe.Pointer) Code { return f.release(uint64(uintptr(p)), "host memory") },
+		Memcpy2DAsync: func(c *Copy2D, _ uintptr) Code {
+			for _, side := range []Copy2DSide{c.Src, c.Dst} {
+				if side.Pitch < c.Width || side.Pitch > maxPitch {
+					return 1
+				}
+			}
+			for row := range c.Height {
+				copy(f.row(c.Dst, row, c.Width), f.row(c.Src, row, c.Width))
+			}
 			return Success
 		},
 		MemsetD8Async: func(dst uint64, v uint8, n uint64, _ uintptr) Code {

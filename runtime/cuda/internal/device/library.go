@@ -16,6 +16,7 @@ const (
 
 // Arguments of the driver's enumerations.
 const (
+	attributeMaxPitch        = 11
 	attributeMultiprocessors = 16
 	attributeL2Bytes         = 38
 	attributeMajor           = 75
@@ -28,6 +29,9 @@ const (
 	jitErrorLogSize = 6
 
 	captureThreadLocal = 1
+
+	memoryHost   = 1
+	memoryDevice = 2
 
 	tensorMapUint16        = 1
 	tensorMapSwizzle128    = 3
@@ -55,6 +59,9 @@ type Library struct {
 	MemGetInfo         func(free, total *uint64) Code                               `symbol:"cuMemGetInfo_v2"`
 	MemcpyHtoD         func(dst uint64, src unsafe.Pointer, bytes uint64) Code      `symbol:"cuMemcpyHtoD_v2"`
 	MemcpyDtoH         func(dst unsafe.Pointer, src uint64, bytes uint64) Code      `symbol:"cuMemcpyDtoH_v2"`
+	MemHostAlloc       func(p *unsafe.Pointer, bytes uint64, flags uint32) Code     `symbol:"cuMemHostAlloc"`
+	MemFreeHost        func(p unsafe.Pointer) Code                                  `symbol:"cuMemFreeHost"`
+	Memcpy2DAsync      func(c *Copy2D, s uintptr) Code                              `symbol:"cuMemcpy2DAsync_v2"`
 	MemsetD8Async      func(dst uint64, value uint8, n uint64, s uintptr) Code      `symbol:"cuMemsetD8Async"`
 	ModuleLoadDataEx   func(m *uintptr, image []byte, log *JITLog) Code             `symbol:"cuModuleLoadDataEx"`
 	ModuleGetFunction  func(f *uintptr, m uintptr, name *byte) Code                 `symbol:"cuModuleGetFunction"`
@@ -85,6 +92,23 @@ type Launch struct {
 	Shared              uint32
 	Stream              uintptr
 	Params              [1]*byte // one by-value struct
+}
+
+// Copy2D is CUDA_MEMCPY2D: Height rows of Width bytes, Pitch bytes apart.
+type Copy2D struct {
+	Src, Dst      Copy2DSide
+	Width, Height uint64
+}
+
+// Copy2DSide is where the rows are.
+type Copy2DSide struct {
+	X, Y   uint64
+	Type   uint32 // memoryHost or memoryDevice
+	_      uint32
+	Host   unsafe.Pointer
+	Device uint64
+	Array  uintptr
+	Pitch  uint64
 }
 
 // TensorMap holds the arguments of cuTensorMapEncodeTiled: all that it wants

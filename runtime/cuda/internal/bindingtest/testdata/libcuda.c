@@ -17,12 +17,26 @@ typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUtensorMap_st { cuuint64_t opaque[16]; } CUtensorMap;
 typedef unsigned int cuuint32_t;
+typedef struct {
+  size_t srcXInBytes, srcY;
+  int srcMemoryType;
+  const void *srcHost;
+  CUdeviceptr srcDevice;
+  struct CUarray_st *srcArray;
+  size_t srcPitch, dstXInBytes, dstY;
+  int dstMemoryType;
+  void *dstHost;
+  CUdeviceptr dstDevice;
+  struct CUarray_st *dstArray;
+  size_t dstPitch, WidthInBytes, Height;
+} CUDA_MEMCPY2D;
 typedef int CUtensorMapDataType, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill;
 #endif
 
 static char record[4096];
 static size_t used;
 static CUresult answer;
+static char host[] = "host";
 static CUresult note(const char *format, ...) {
   va_list args;
   va_start(args, format);
@@ -55,6 +69,14 @@ CUresult cuMemFree_v2(CUdeviceptr p) { return note("cuMemFree_v2 %llx", p); }
 CUresult cuMemGetInfo_v2(size_t *f, size_t *t) { *f = 5; *t = 6; return note("cuMemGetInfo_v2"); }
 CUresult cuMemcpyHtoD_v2(CUdeviceptr d, const void *s, size_t n) { return note("cuMemcpyHtoD_v2 %llx %.*s %zu", d, (int)n, (const char *)s, n); }
 CUresult cuMemcpyDtoH_v2(void *d, CUdeviceptr s, size_t n) { memset(d, 'z', n); return note("cuMemcpyDtoH_v2 %llx %zu", s, n); }
+CUresult cuMemHostAlloc(void **p, size_t n, unsigned int flags) { *p = host; return note("cuMemHostAlloc %zu %u", n, flags); }
+CUresult cuMemFreeHost(void *p) { return note("cuMemFreeHost %.4s", (const char *)p); }
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *c, CUstream s) {
+  return note("cuMemcpy2DAsync_v2 %zu %zu %d %.1s %llx %p %zu %zu %zu %d %.1s %llx %p %zu %zu %zu %p", c->srcXInBytes, c->srcY,
+              (int)c->srcMemoryType, (const char *)c->srcHost, c->srcDevice, (void *)c->srcArray, c->srcPitch, c->dstXInBytes, c->dstY,
+              (int)c->dstMemoryType, (const char *)c->dstHost, c->dstDevice, (void *)c->dstArray, c->dstPitch, c->WidthInBytes,
+              c->Height, (void *)s);
+}
 CUresult cuMemsetD8Async(CUdeviceptr d, unsigned char v, size_t n, CUstream s) { return note("cuMemsetD8Async %llx %d %zu %p", d, v, n, (void *)s); }
 CUresult cuModuleLoadDataEx(CUmodule *m, const void *image, unsigned int n, CUjit_option *options, void **values) {
   strcpy(values[0], "log");
