@@ -26,6 +26,7 @@ type commands struct {
 	Build      buildCommand      `cmd:"" help:"Turn specs into CUDA sources, cubins, Go bindings, a C header and a manifest."`
 	Import     importCommand     `cmd:"" help:"Turn a Hugging Face config.json into a spec."`
 	Verify     verifyCommand     `cmd:"" help:"Check a spec's kernels against float64 attention, on random cases."`
+	Bench      benchCommand      `cmd:"" help:"Time a spec's kernels on a GPU, beside what the hardware allows."`
 	Inspect    inspectCommand    `cmd:"" help:"Show a spec's kernels: what they use, their source, PTX or machine code."`
 	Diff       diffCommand       `cmd:"" help:"Compare two specs or two built folders."`
 	Doctor     doctorCommand     `cmd:"" help:"Show what kgen finds on this machine, and what is missing."`
