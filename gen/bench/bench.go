@@ -9,6 +9,7 @@ import (
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kernel"
 )
 
 // Launcher launches one spec's kernels.
@@ -17,6 +18,11 @@ type Launcher interface {
 	Extend(s cuda.Stream, p abi.AttendParams) error
 	Decode(s cuda.Stream, p abi.AttendParams) error
 	Merge(s cuda.Stream, p abi.MergeParams) error
+}
+
+// CacheMapper is a Launcher whose kernels may need tensor maps of the caches.
+type CacheMapper interface {
+	MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error)
 }
 
 // Kernels are the loaded kernels of one spec.

@@ -9,6 +9,7 @@ import (
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/numeric"
 	"github.com/kgen-project/kgen/runtime/rope"
 	"github.com/kgen-project/kgen/runtime/schedule"
@@ -27,6 +28,7 @@ type step struct {
 	items   int
 	cold    abi.DevicePtr // written between launches, to empty the L2 cache
 	coldLen int64
+	maps    *kernel.CacheMaps
 }
 
 // newStep puts random values in shuffled pages and builds the work lists. The
@@ -105,6 +107,13 @@ func newStep(dev cuda.Device, s spec.Spec, k Kernels, c Case, seed uint64) (*ste
 			PartialOut: st.attend.PartialOut, PartialLSE: st.attend.PartialLSE, Out: st.attend.Out, SinkLogits: st.attend.SinkLogits,
 			SlotBegin: upload(lists.SlotBegin), OutTokenStride: st.attend.OutTokenStride, QHeads: int32(m.QueryHeads), Tokens: int32(tokens),
 		}
+	}
+	if mapper, ok := k.Launcher.(CacheMapper); ok && errors.Join(errs...) == nil {
+		st.maps, err = mapper.MapCache(abi.Kind(c.Kind), st.attend.KCache, st.attend.VCache, len(table), m.KVHeads)
+		if err != nil {
+			return st, err
+		}
+		st.attend.KMap, st.attend.VMap = st.maps.K, st.maps.V
 	}
 	st.coldLen = 4 * dev.Info().L2Bytes
 	st.cold = alloc(st.coldLen)
@@ -217,5 +226,8 @@ func (st *step) random(rng *rand.Rand, elements int64, format numeric.Format) (a
 func (st *step) free() {
 	for _, p := range st.buffers {
 		_ = st.dev.Free(p)
+	}
+	if st.maps != nil {
+		_ = st.maps.Free()
 	}
 }

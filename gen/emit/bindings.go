@@ -98,6 +98,9 @@ func writeBundle(f *File, m abi.Manifest, embed bool) {
 			Id("Name").Op(":").Id("SpecName"),
 			Id("SpecDigest").Op(":").Id("SpecDigest"),
 			Id("Flags").Op(":").Add(stringList(m.Flags)),
+			Id("Cache").Op(":").Qual(kernelPackage, "CacheShape").Values(
+				Id("HeadDim").Op(":").Id("HeadDim"), Id("VHeadDim").Op(":").Id("VHeadDim"),
+				Id("PageSize").Op(":").Id("PageSize"), Id("HeadMajor").Op(":").Id("Layout").Op("==").Lit(string(spec.HND))),
 			Id("Kernels").Op(":").Index().Qual(kernelPackage, "Artifact").Add(multi(artifacts(m, embed)...)),
 		))),
 	)
@@ -191,15 +194,30 @@ func writeSet(f *File, s spec.Spec, m abi.Manifest) {
 	f.Comment("Close unloads the kernels. No launch may be under way.")
 	f.Func().Params(Id("k").Op("*").Id("Kernels")).Id("Close").Params().Error().Block(Return(Id("k").Dot("set").Dot("Close").Call()))
 
+	attends := false
 	for _, kind := range spec.AllKinds {
 		for _, k := range m.Kernels {
 			if spec.Kind(k.Kind) != kind {
 				continue
 			}
 			writeMethod(f, s, kind)
+			attends = attends || bodies[kind].params == "AttendParams"
 			break // one method for all kernels of a kind
 		}
 	}
+	if attends {
+		writeMapCache(f)
+	}
+}
+
+func writeMapCache(f *File) {
+	f.Comment(doc("MapCache makes what launches of an attending kind take as KMap and VMap, for caches of that many pages " +
+		"and KV heads. Kernels of family sm80 take none: their maps are null. See [kernel.Set.MapCache]."))
+	f.Func().Params(Id("k").Op("*").Id("Kernels")).Id("MapCache").
+		Params(Id("kind").Qual(abiPackage, "Kind"), List(Id("keys"), Id("values")).Qual(abiPackage, "DevicePtr"), List(Id("pages"), Id("kvHeads")).Int()).
+		Params(Op("*").Qual(kernelPackage, "CacheMaps"), Error()).Block(
+		Return(Id("k").Dot("set").Dot("MapCache").Call(Id("kind"), Id("keys"), Id("values"), Id("pages"), Id("kvHeads"))),
+	)
 }
 
 func writeMethod(f *File, s spec.Spec, kind spec.Kind) {

@@ -75,7 +75,7 @@ func TestBindings(t *testing.T) {
 			if f.Doc == nil {
 				t.Errorf("%s has no comment", f.Name)
 			}
-			if f.Recv != nil && f.Name.Name != "Close" {
+			if name := f.Name.Name; f.Recv != nil && name != "Close" && name != "MapCache" {
 				methods = append(methods, spec.Kind(strings.ToLower(f.Name.Name)))
 			}
 		}

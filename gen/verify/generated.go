@@ -34,7 +34,9 @@ func bundle(s spec.Spec) (kernel.Bundle, error) {
 	if err != nil {
 		return kernel.Bundle{}, err
 	}
-	b := kernel.Bundle{Name: s.Name, SpecDigest: spec.Digest(s)}
+	b := kernel.Bundle{Name: s.Name, SpecDigest: spec.Digest(s), Cache: kernel.CacheShape{
+		HeadDim: s.Model.HeadDim, VHeadDim: s.Model.VHeadDim, PageSize: s.Cache.PageSize, HeadMajor: s.Cache.Layout == spec.HND,
+	}}
 	for _, k := range out.Kernels {
 		a := kernel.Artifact{
 			Kind: abi.Kind(k.Plan.Kind), Entry: k.Entry, File: k.File, Family: string(k.Plan.Family),

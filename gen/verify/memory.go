@@ -8,6 +8,7 @@ import (
 
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/rope"
 )
 
@@ -19,6 +20,7 @@ type arena struct {
 	dev     cuda.Device
 	guard   int64 // poisoned bytes on both sides of a buffer
 	buffers []*buffer
+	maps    []*kernel.CacheMaps
 }
 
 // newArena returns an empty arena. An emulator finds accesses outside a buffer
@@ -84,7 +86,10 @@ func (a *arena) free() error {
 	for _, b := range a.buffers {
 		errs = append(errs, a.dev.Free(b.base))
 	}
-	a.buffers = nil
+	for _, m := range a.maps {
+		errs = append(errs, m.Free())
+	}
+	a.buffers, a.maps = nil, nil
 	return errors.Join(errs...)
 }
 

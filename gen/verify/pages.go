@@ -21,6 +21,9 @@ func newPages(cache spec.Cache, f numeric.Format, heads, dim, count int) *pages 
 	return &pages{cache, f, heads, dim, bytes.Repeat([]byte{poison}, n)}
 }
 
+// count is the number of pages.
+func (p *pages) count() int { return len(p.data) / (2 * p.cache.PageSize * p.heads * p.dim) }
+
 // row is the bytes of one token's one head. slot is page * page size + place.
 func (p *pages) row(slot, head int) []byte {
 	index := slot*p.heads + head // NHD: [page][place][head]

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/numeric"
 	"github.com/kgen-project/kgen/runtime/schedule"
 )
@@ -24,6 +25,8 @@ type attendRun struct {
 
 	q, k, v, table, positions, sinkLogits *buffer
 	out, lse                              *buffer
+
+	maps kernel.CacheMaps
 }
 
 func (b *bench) newRun(memory *arena, c *attendCase, l *layout, e spec.Encoding) (*attendRun, error) {
@@ -49,7 +52,25 @@ func (b *bench) newRun(memory *arena, c *attendCase, l *layout, e spec.Encoding)
 	if c.withLSE {
 		r.lse = m.alloc("LSE", 4*c.tokens*c.queryHeads)
 	}
-	return r, m.err
+	if m.err != nil {
+		return nil, m.err
+	}
+	return r, r.mapCache()
+}
+
+// mapCache makes tensor maps of the caches, where the kernels need them.
+func (r *attendRun) mapCache() error {
+	mapper, ok := r.kernels.Launcher.(CacheMapper)
+	if !ok {
+		return nil
+	}
+	maps, err := mapper.MapCache(abi.Kind(r.c.kind), r.k.ptr, r.v.ptr, r.l.k.count(), r.c.kvHeads)
+	if err != nil {
+		return err
+	}
+	r.memory.maps = append(r.memory.maps, maps)
+	r.maps = *maps
+	return nil
 }
 
 // twice runs all sequences two times, for the same bits.
@@ -97,6 +118,7 @@ func (r *attendRun) launch(ctx context.Context, which []int) (outputs, error) {
 		Q: r.q.ptr, KCache: r.k.ptr, VCache: r.v.ptr, Out: r.out.ptr, LSE: r.lse.pointer(),
 		PartialOut: partialOut.ptr, PartialLSE: partialLSE.ptr, Items: items.ptr, Runs: runs.ptr,
 		PageTable: r.table.ptr, Positions: r.positions.ptr, Rope: r.bench.rope.pointer(), SinkLogits: r.sinkLogits.pointer(),
+		KMap: r.maps.K, VMap: r.maps.V,
 		QTokenStride: int32(c.qStride), OutTokenStride: int32(c.outStride),
 		KVHeads: int32(c.kvHeads), ItemCount: int32(len(lists.Items)),
 		Scale: float32(s.Scale * score), RopeScale: float32(rotated),

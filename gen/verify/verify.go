@@ -22,6 +22,7 @@ import (
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/numeric"
 )
 
@@ -33,6 +34,11 @@ type Launcher interface {
 	Decode(s cuda.Stream, p abi.AttendParams) error
 	Merge(s cuda.Stream, p abi.MergeParams) error
 	Materialise(s cuda.Stream, p abi.MaterialiseParams) error
+}
+
+// CacheMapper is a Launcher whose kernels may need tensor maps of the caches.
+type CacheMapper interface {
+	MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error)
 }
 
 // Kernels are the loaded kernels of one spec.

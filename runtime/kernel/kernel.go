@@ -12,9 +12,10 @@ import (
 
 // Bundle is what the generator made from one spec.
 type Bundle struct {
-	Name       string     // name of the spec
-	SpecDigest string     // identity of the resolved spec
-	Flags      []string   // for the compiler, beside the target
+	Name       string   // name of the spec
+	SpecDigest string   // identity of the resolved spec
+	Flags      []string // for the compiler, beside the target
+	Cache      CacheShape
 	Kernels    []Artifact // of one kind, the first that fits a device is used
 }
 

@@ -18,7 +18,9 @@ type Set struct {
 	name    string
 	kernels map[abi.Kind]*loaded
 
+	device          cuda.Device
 	multiprocessors int // of the device
+	cache           CacheShape
 }
 
 type loaded struct {
@@ -49,7 +51,9 @@ func Open(ctx context.Context, dev cuda.Device, b Bundle, o Options) (*Set, erro
 		})
 	}
 	group.Wait()
-	s := &Set{name: b.Name, kernels: map[abi.Kind]*loaded{}, multiprocessors: max(1, dev.Info().Multiprocessors)}
+	s := &Set{
+		name: b.Name, kernels: map[abi.Kind]*loaded{}, device: dev, multiprocessors: max(1, dev.Info().Multiprocessors), cache: b.Cache,
+	}
 	for _, l := range chosen {
 		s.kernels[l.artifact.Kind] = l
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -357,7 +358,7 @@ func TestTensorMap(t *testing.T) {
 	for _, box := range []int{0, -1, 257} {
 		bad := boxes
 		bad.Box[2] = box
-		if _, err := d.EncodeTensorMap(bad); err == nil || !strings.Contains(err.Error(), "cuTensorMapEncodeTiled: dimension 2: ") {
+		if _, err := d.EncodeTensorMap(bad); err == nil || !strings.Contains(err.Error(), "cuTensorMapEncodeTiled: tensor map: the box has "+strconv.Itoa(box)+" elements of dimension 2; ") {
 			t.Errorf("box of %d: error %v", box, err)
 		}
 	}

@@ -12,10 +12,8 @@ func (d *device) EncodeTensorMap(t cuda.TensorMap) ([128]byte, error) {
 	if d.lib.TensorMapEncode == nil {
 		return [128]byte{}, fmt.Errorf("%s: %s lacks it: tensor copies need a driver for CUDA 12.0 or newer", call, d.info.Driver)
 	}
-	for i, n := range t.Dims {
-		if n < 1 || t.Box[i] < 1 || t.Box[i] > 256 {
-			return [128]byte{}, fmt.Errorf("%s: dimension %d: %d elements in boxes of %d", call, i, n, t.Box[i])
-		}
+	if err := t.Check(); err != nil {
+		return [128]byte{}, fmt.Errorf("%s: %w", call, err)
 	}
 	var space [191]byte // somewhere in it is a multiple of 64
 	m := &TensorMap{

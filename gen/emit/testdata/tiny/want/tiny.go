@@ -66,6 +66,7 @@ func Bundle() kernel.Bundle {
 		Name:       SpecName,
 		SpecDigest: SpecDigest,
 		Flags:      []string{"--std=c++17"},
+		Cache:      kernel.CacheShape{HeadDim: HeadDim, VHeadDim: VHeadDim, PageSize: PageSize, HeadMajor: Layout == "hnd"},
 		Kernels: []kernel.Artifact{
 			{
 				Kind:        abi.KindPrefill,
@@ -183,4 +184,11 @@ func (k *Kernels) Prefill(stream cuda.Stream, p abi.AttendParams) error {
 // it is done.
 func (k *Kernels) Merge(stream cuda.Stream, p abi.MergeParams) error {
 	return k.set.Merge(stream, p)
+}
+
+// MapCache makes what launches of an attending kind take as KMap and VMap, for
+// caches of that many pages and KV heads. Kernels of family sm80 take none:
+// their maps are null. See [kernel.Set.MapCache].
+func (k *Kernels) MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error) {
+	return k.set.MapCache(kind, keys, values, pages, kvHeads)
 }
