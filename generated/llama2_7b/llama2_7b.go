@@ -81,6 +81,7 @@ func Bundle() kernel.Bundle {
 		Name:       SpecName,
 		SpecDigest: SpecDigest,
 		Flags:      []string{"--std=c++17", "--ptxas-options=-v"},
+		Cache:      kernel.CacheShape{HeadDim: HeadDim, VHeadDim: VHeadDim, PageSize: PageSize, HeadMajor: Layout == "hnd"},
 		Kernels: []kernel.Artifact{
 			{
 				Kind:        abi.KindAppend,
@@ -352,4 +353,11 @@ func (k *Kernels) Merge(stream cuda.Stream, p abi.MergeParams) error {
 // it is done.
 func (k *Kernels) Materialise(stream cuda.Stream, p abi.MaterialiseParams) error {
 	return k.set.Materialise(stream, p)
+}
+
+// MapCache makes what launches of an attending kind take as KMap and VMap, for
+// caches of that many pages and KV heads. Kernels of family sm80 take none:
+// their maps are null. See [kernel.Set.MapCache].
+func (k *Kernels) MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error) {
+	return k.set.MapCache(kind, keys, values, pages, kvHeads)
 }
