@@ -28,6 +28,7 @@ type commands struct {
 	Verify     verifyCommand     `cmd:"" help:"Check a spec's kernels against float64 attention, on random cases."`
 	Bench      benchCommand      `cmd:"" help:"Time a spec's kernels on a GPU, beside what the hardware allows."`
 	Inspect    inspectCommand    `cmd:"" help:"Show a spec's kernels: what they use, their source, PTX or machine code."`
+	Demo       demoCommand       `cmd:"" help:"Serve requests that share documents, with and without one copy of their KV."`
 	Diff       diffCommand       `cmd:"" help:"Compare two specs or two built folders."`
 	Doctor     doctorCommand     `cmd:"" help:"Show what kgen finds on this machine, and what is missing."`
 	Toolchain  toolchainCommand  `cmd:"" help:"Install or show NVIDIA's compilers."`
@@ -81,6 +82,7 @@ func (a *app) command(ctx context.Context, args []string) error {
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 100}),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(a),
+		kong.Vars(demoDefaults()),
 	)
 	if err != nil {
 		return err
