@@ -128,9 +128,8 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 	case family == SM90 && kind == spec.Decode:
 		rows := decodeRows(s.Model)
 		return []spec.Tile{
-			{Rows: rows, Keys: 32, Stages: 10, Warps: 9},
 			{Rows: rows, Keys: 32, Stages: 8, Warps: 9},
-			{Rows: rows, Keys: 32, Stages: 8, Warps: 5},
+			{Rows: rows, Keys: 32, Stages: 4, Warps: 5},
 		}
 	case kind == spec.Prefill || kind == spec.Extend:
 		// Two m16 blocks of rows a warp: each fragment of K and V that is read from
@@ -257,6 +256,8 @@ func checkSM90(s spec.Spec, p Plan, fail func(field, format string, args ...any)
 			p.Rows, p.Keys, s.Model.VHeadDim, accumulators, mostAccumulators)
 	case decode && (p.Warps < 2 || p.Warps > 13):
 		return fail("warps", "family sm90 decodes with one warp that copies and one to twelve more, not %d in all", p.Warps)
+	case decode && p.Stages%(p.Warps-1) != 0:
+		return fail("stages", "family sm90 decodes with a multiple of %d stages, for its %d warps less the one that copies, not %d", p.Warps-1, p.Warps, p.Stages)
 	case decode && p.Keys > 128:
 		return fail("keys", "family sm90 decodes with tiles of 16 to 128 keys, not %d", p.Keys)
 	case !decode && (p.Rows%warpgroupRows != 0 || p.Rows > 2*warpgroupRows):

@@ -12,6 +12,10 @@ namespace kgen {
 template <class Config>
 struct DecodeSm90Shared {
   static constexpr int consumers = Config::warps - 1;
+  // A stage's tiles are then all one consumer's, within an item. Otherwise one could
+  // wait for a phase of `full` while the phase before it, another's, is not complete,
+  // and take the one before that, of the same parity, for it.
+  static_assert(Config::stages % consumers == 0, "each stage must have one consumer");
 
   struct Stage {
     ColumnTile<Config::keys, Config::head_dim> key;
@@ -39,7 +43,7 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
     KeyTile tile = first_tile(params, item.run_begin, run_end);
     for (int tiles = 0, ends = 0; ends < DecodeSm90Shared<Config>::consumers; place.advance()) {
       const uint32_t full = ptx::shared_address(&shared.full[place.stage]);
-      ptx::barrier_wait(ptx::shared_address(&shared.free[place.stage]), place.parity ^ 1);
+      wait_for_stage(shared.free[place.stage], place.parity ^ 1);
       if (!tile.exists()) {
         tile.begin = tile.end = tiles;
         ++ends;

@@ -25,6 +25,14 @@ struct Work {
   __device__ __forceinline__ void next() { index += ptx::grid_x(); }
 };
 
+// The producer warp's wait for a stage. No lane may be left waiting when another
+// goes on to fill the stage: by the time it looks, the stage could be full, emptied
+// and in the next phase.
+__device__ __forceinline__ void wait_for_stage(unsigned long long& free, int parity) {
+  ptx::barrier_wait(ptx::shared_address(&free), parity);
+  ptx::sync_warp();
+}
+
 // How many boxes of a tile's pages hold tokens. A box is 64 columns of a page, or
 // of the tile's part of a larger page.
 template <class Config>
