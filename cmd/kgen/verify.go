@@ -8,6 +8,7 @@ import (
 
 	"github.com/kgen-project/kgen/gen/build"
 	"github.com/kgen-project/kgen/gen/emulate"
+	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/gen/verify"
 	"github.com/kgen-project/kgen/runtime/cpu"
@@ -20,6 +21,7 @@ type verifyCommand struct {
 	Spec     string   `arg:"" help:"A YAML file; - is standard input." predictor:"spec"`
 	Backend  string   `enum:"auto,cpu,emulator,gpu" default:"auto" help:"gpu, emulator (the same kernels on the CPU, needs g++ or clang++), cpu (kgen's CPU backend), or auto: gpu if there is one, else emulator."`
 	Kernel   []string `placeholder:"KIND" help:"Only these kernel kinds." predictor:"kernel"`
+	Target   []string `placeholder:"SM" help:"Targets in place of the spec's: which plans are verified." predictor:"target"`
 	Encoding []string `placeholder:"E" help:"Encodings in place of the spec's: segment, raw, baked." predictor:"encoding"`
 	Cases    int      `default:"100" placeholder:"N" help:"Cases of each kind and encoding (default: 100)."`
 	Seed     *uint64  `placeholder:"S" help:"Of the cases; the report prints it (default: a new one each time)."`
@@ -29,7 +31,8 @@ type verifyCommand struct {
 
 func (verifyCommand) Help() string {
 	return `Each case has random lengths, chunks, offsets and pages. Outputs are compared with attention in float64; the errors of segment ` +
-		`and raw are held to those of baked on the same data, and each case is run twice for the same bits. On a GPU, NVRTC makes the cubins.`
+		`and raw are held to those of baked on the same data, and each case is run twice for the same bits. The emulator runs every plan that the spec's targets have; a GPU runs those made for it, ` +
+		`compiled by NVRTC.`
 }
 
 func (c *verifyCommand) Run(ctx context.Context, a *app) error {
@@ -48,39 +51,110 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 	if o.Encodings, err = parseWords("encoding", c.Encoding, spec.AllEncodings); err != nil {
 		return err
 	}
+	specs := []spec.Spec{s}
+	if err := retarget(specs, c.Target); err != nil {
+		return err
+	}
+	s = specs[0]
 	chosen := s
 	if err := onlyKinds(&chosen, c.Kernel); err != nil {
 		return err
 	}
-	o.Kinds = chosen.Kinds
 	dev, provide, err := a.backend(ctx, c.Backend, s, o.Seed)
 	if err != nil {
 		return err
 	}
-	if c.Backend == "cpu" {
+	rounds := []round{{spec: s, kinds: chosen.Kinds}}
+	switch {
+	case c.Backend == "cpu":
 		o.Work = cpuWork
+	case dev.Info().EmulatesSource:
+		rounds, err = roundsOf(chosen, s)
 	}
-	bar, total := a.progress(), 0
-	o.Progress = func(kind spec.Kind, done, cases int) {
-		if done == 1 {
-			total++
+	reports := []verifyReport{}
+	for _, r := range rounds {
+		if err != nil {
+			break
 		}
-		bar.set((total-1)*cases+done, len(o.Kinds)*cases, string(kind))
+		var report verify.Report
+		report, err = a.verify(ctx, dev, provide, r, o)
+		reports = append(reports, verifyReport{r.target, report})
 	}
-	report, err := verify.Run(ctx, dev, s, provide, o)
-	bar.end()
 	if err = errors.Join(err, dev.Close()); err != nil {
 		return err
 	}
+	return c.report(a, reports)
+}
+
+// verifyReport is the report of one round.
+type verifyReport struct {
+	Target spec.Target `json:"target,omitempty"` // whose plans were run; "": the device's
+	verify.Report
+}
+
+func (c *verifyCommand) report(a *app, reports []verifyReport) error {
 	if c.JSON {
-		err = a.json(report)
-	} else {
-		_, err = fmt.Fprint(a.stdout, report)
+		if err := a.json(reports); err != nil {
+			return err
+		}
 	}
-	if err == nil && !report.OK() {
-		err = fmt.Errorf("%s: wrong results on %s; the report says which and how to run them again", s.Name, report.Device)
+	wrong := false
+	for _, r := range reports {
+		wrong = wrong || !r.OK()
+		if !c.JSON {
+			if len(reports) > 1 {
+				fmt.Fprintf(a.stdout, "plans of %s: ", r.Target)
+			}
+			fmt.Fprint(a.stdout, r.Report)
+		}
 	}
-	return err
+	if wrong {
+		return fmt.Errorf("%s: wrong results on %s; the report says which and how to run them again", reports[0].Spec, reports[0].Device)
+	}
+	return nil
+}
+
+// round is a part of a verification.
+type round struct {
+	spec   spec.Spec
+	target spec.Target
+	kinds  []spec.Kind
+}
+
+// roundsOf gives each target of the spec a round with the kinds whose plan no
+// earlier target has, of the chosen kinds.
+func roundsOf(chosen, s spec.Spec) ([]round, error) {
+	plans, err := plan.All(chosen)
+	if err != nil {
+		return nil, err
+	}
+	var rounds []round
+	for _, t := range s.Targets {
+		r := round{spec: s, target: t}
+		r.spec.Targets = []spec.Target{t}
+		for _, p := range plans {
+			if p.Targets[0] == t {
+				r.kinds = append(r.kinds, p.Kind)
+			}
+		}
+		if r.kinds != nil {
+			rounds = append(rounds, r)
+		}
+	}
+	return rounds, nil
+}
+
+func (a *app) verify(ctx context.Context, dev cuda.Device, provide verify.Provider, r round, o verify.Options) (verify.Report, error) {
+	bar, kinds := a.progress(), 0
+	defer bar.end()
+	o.Kinds = r.kinds
+	o.Progress = func(kind spec.Kind, done, cases int) {
+		if done == 1 {
+			kinds++
+		}
+		bar.set((kinds-1)*cases+done, len(r.kinds)*cases, string(kind))
+	}
+	return verify.Run(ctx, dev, r.spec, provide, o)
 }
 
 // cpuWork makes cases for the CPU backend smaller than a GPU's, larger than the
