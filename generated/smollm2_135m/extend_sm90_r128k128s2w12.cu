@@ -1271,6 +1271,14 @@ struct Work {
   __device__ __forceinline__ void next() { index += ptx::grid_x(); }
 };
 
+// The producer warp's wait for a stage. No lane may be left waiting when another
+// goes on to fill the stage: by the time it looks, the stage could be full, emptied
+// and in the next phase.
+__device__ __forceinline__ void wait_for_stage(unsigned long long& free, int parity) {
+  ptx::barrier_wait(ptx::shared_address(&free), parity);
+  ptx::sync_warp();
+}
+
 // How many boxes of a tile's pages hold tokens. A box is 64 columns of a page, or
 // of the tile's part of a larger page.
 template <class Config>
@@ -1455,7 +1463,7 @@ __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Sh
     const int kv_head = work.index % params.kv_heads, run_end = item.run_end;
     if (item.q_count == 0) continue;
     for (KeyTile tile = first_tile(params, item.run_begin, run_end);; tile = tile_after<Config::keys>(params, tile, run_end)) {
-      ptx::barrier_wait(ptx::shared_address(&shared.key_free[key.stage]), key.parity ^ 1);
+      wait_for_stage(shared.key_free[key.stage], key.parity ^ 1);
       if (lane == 0) {
         shared.tile[key.stage] = tile;
         ptx::barrier_arrive_expecting(ptx::shared_address(&shared.key_full[key.stage]), tile_bytes<Config, Config::head_dim>(tile));
@@ -1464,7 +1472,7 @@ __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Sh
       copy_tile<Config>(shared.key[key.stage], params.k_map, ptx::shared_address(&shared.key_full[key.stage]), tile, pages, kv_head, lane);
       key.advance();
       if (!tile.exists()) break;
-      ptx::barrier_wait(ptx::shared_address(&shared.value_free[value.stage]), value.parity ^ 1);
+      wait_for_stage(shared.value_free[value.stage], value.parity ^ 1);
       if (lane == 0) {
         ptx::barrier_arrive_expecting(ptx::shared_address(&shared.value_full[value.stage]), tile_bytes<Config, Config::v_head_dim>(tile));
       }
@@ -1487,9 +1495,8 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
     if (item.q_count == 0) continue;
     const QueryRows<Config> rows = query_rows<Config>(params, item, work.index % params.kv_heads);
-    // An item without keys gets its place for the outputs, too.
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
-    do {
+    for (;;) {
       ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
       unsigned char* target = shared.query[query.stage].bytes;
       rotate_query<Config, Config::rows, rotator_threads>(rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, thread, [&](int row, int chunk, uint4 elements) {
@@ -1498,10 +1505,11 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
       ptx::fence_async_shared();
       ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage]));
       query.advance();
+      if (!tile.exists()) break;  // an item without keys: a place for its outputs
       const int rotated_run = tile.run;
       tile = first_tile(params, tile.run + 1, item.run_end);
-      if (!needs_rotation(rotated_run, tile.run)) break;
-    } while (tile.exists());
+      if (!tile.exists() || !needs_rotation(rotated_run, tile.run)) break;
+    }
   }
 }
 
@@ -1518,7 +1526,6 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   auto release = [&](unsigned long long& free) {
     if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&free));
   };
-  auto wait_for_group = [&]() { ptx::named_barrier_sync(1 + warpgroup, 128); };
 
   for (Work work = Work::first(params); work.exists(); work.next()) {
     const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
@@ -1550,14 +1557,17 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     auto start_outputs = [&]() { start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
     auto take_keys = [&]() {
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);
-      return shared.tile[key.stage];
+      const KeyTile tile = shared.tile[key.stage];
+      ptx::sync_warp();  // all lanes have read it, before one releases the stage
+      return tile;
     };
     auto take_values = [&](const KeyTile& tile) {
       ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity);
       if (tile.end - tile.begin >= keys) return;
-      clear_missing_values<128>(shared.value[value.stage], tile, thread);
+      constexpr int consumer_threads = 128 * (Config::rows / rows_per_group);
+      clear_missing_values<consumer_threads>(shared.value[value.stage], tile, warpgroup * 128 + thread);
       ptx::fence_async_shared();
-      wait_for_group();
+      ptx::named_barrier_sync(1, consumer_threads);
     };
     auto mask = [&](const KeyTile& tile) {
       if (needs_mask<Config, keys>(tile, item.q_index)) {
