@@ -83,9 +83,15 @@ func (j *attendJob) task(w *worker, i int) error {
 	return nil
 }
 
+// maxRows limits an item, and with it a worker's scratch memory.
+const maxRows = 1 << 16
+
 func (j *attendJob) item(w *worker, item abi.Item, head int) error {
 	if item.QBegin < 0 || item.QCount < 0 || item.Slot < abi.Final {
 		return fmt.Errorf("QBegin %d, QCount %d, Slot %d: out of range", item.QBegin, item.QCount, item.Slot)
+	}
+	if int64(item.QCount)*int64(j.config.Group) > maxRows {
+		return fmt.Errorf("%d query tokens of %d heads a KV head: at most %d rows", item.QCount, j.config.Group, maxRows)
 	}
 	w.tokens = grow(w.tokens, int(item.QCount))
 	for t := range w.tokens {

@@ -107,7 +107,7 @@ func NewKernels(dev *Device, c Config) (*Kernels, error) {
 const tileKeys = 64
 
 // Tile is the rows (query tokens x heads of one KV head) of one work item that
-// suit a kind, and the keys of a tile. Items of any size are accepted.
+// suit a kind, and the keys of a tile. Items may have other numbers of rows.
 func (k *Kernels) Tile(kind abi.Kind) (rows, keys int) {
 	switch kind {
 	case abi.KindPrefill, abi.KindExtend:

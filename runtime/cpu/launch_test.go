@@ -2,7 +2,9 @@ package cpu
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/kgen-project/kgen/runtime/abi"
@@ -106,6 +108,58 @@ func TestLaunchRefuses(t *testing.T) {
 	wantError(t, "merge", sync(k.Merge(0, abi.MergeParams{QHeads: 1, Tokens: 1})), "SlotBegin is null and is needed")
 	wantError(t, "materialise", sync(k.Materialise(0, abi.MaterialiseParams{KVHeads: 1, CopyCount: 1})), "Copies is null and is needed")
 	wantError(t, "materialise", sync(k.Materialise(0, abi.MaterialiseParams{Copies: p.Runs, KVHeads: 1, CopyCount: 1})), "Rope is null and is needed")
+}
+
+// Whatever lies in memory, a launch ends, with an error or without.
+func TestGarbage(t *testing.T) {
+	d := open(t, Options{})
+	c := smolLM()
+	c.Group, c.HeadDim, c.VHeadDim, c.Rope.RotaryDim, c.PageSize, c.SinkLogits, c.Window = 2, 8, 4, 4, 4, true, 10
+	const n = 1 << 14
+	rng := rand.New(rand.NewPCG(8, 9))
+	p := alloc(t, d, 4*n)
+	failed := 0
+	for range 300 {
+		c.Encoding = []Encoding{Segment, Raw, Baked}[rng.IntN(3)]
+		k, err := NewKernels(d, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data := make([]byte, 0, 4*n)
+		for range n {
+			x := rng.Int32N(20) - 2
+			if rng.IntN(50) == 0 {
+				x = int32(rng.Uint32())
+			}
+			data = binary.LittleEndian.AppendUint32(data, uint32(x))
+		}
+		if err := d.Upload(p, data); err != nil {
+			t.Fatal(err)
+		}
+		at := func() abi.DevicePtr { return p + abi.DevicePtr(rng.IntN(4*n)) }
+		small := func() int32 { return rng.Int32N(80) - 4 }
+		attend := abi.AttendParams{
+			Q: at(), KCache: at(), VCache: at(), Out: at(), LSE: at(), PartialOut: at(), PartialLSE: at(), Items: at(), Runs: at(),
+			PageTable: at(), Positions: at(), Rope: at(), SinkLogits: at(),
+			QTokenStride: small(), OutTokenStride: small(), KVHeads: 1 + rng.Int32N(3), ItemCount: rng.Int32N(8), Scale: 1, RopeScale: 1,
+		}
+		for _, err := range []error{
+			k.Extend(0, attend),
+			k.Append(0, abi.AppendParams{K: at(), V: at(), KCache: at(), VCache: at(), Slots: at(), Positions: at(), Rope: at(), KTokenStride: small(), VTokenStride: small(), KVHeads: 2, Tokens: 5}),
+			k.Merge(0, abi.MergeParams{PartialOut: at(), PartialLSE: at(), Out: at(), LSE: at(), SlotBegin: at(), SinkLogits: at(), OutTokenStride: small(), QHeads: 3, Tokens: 5}),
+			k.Materialise(0, abi.MaterialiseParams{SrcK: at(), SrcV: at(), DstK: at(), DstV: at(), Copies: at(), PageTable: at(), Rope: at(), KVHeads: 2, CopyCount: 4}),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d.Synchronize(t.Context(), 0) != nil {
+				failed++
+			}
+		}
+	}
+	if failed == 0 {
+		t.Error("nothing failed")
+	}
 }
 
 func TestNewKernelsRefuses(t *testing.T) {
