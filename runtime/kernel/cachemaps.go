@@ -69,11 +69,11 @@ func (s *Set) mapCache(m *CacheMaps, a Artifact, keys, values abi.DevicePtr, pag
 	}
 	k, err := mapper.EncodeTensorMap(s.cache.tensorMap(keys, s.cache.HeadDim, a.Keys, pages, kvHeads))
 	if err != nil {
-		return fmt.Errorf("K: %w", err)
+		return fmt.Errorf("tensor map of K: %w", err)
 	}
 	v, err := mapper.EncodeTensorMap(s.cache.tensorMap(values, s.cache.VHeadDim, a.Keys, pages, kvHeads))
 	if err != nil {
-		return fmt.Errorf("V: %w", err)
+		return fmt.Errorf("tensor map of V: %w", err)
 	}
 	if m.memory, err = s.device.Alloc(2*mapBytes + mapAlignment); err != nil {
 		return err
