@@ -27,6 +27,7 @@ type Config struct {
 type Cache struct {
 	config Config
 	pool   *pool
+	host   *hostTier
 
 	mu        sync.Mutex
 	closed    bool
@@ -36,8 +37,9 @@ type Cache struct {
 	evictable int     // pages that eviction could free
 	pinned    int
 	sequences int
-	encoding  sync.WaitGroup
-	stats     Stats // counters alone
+	clock     uint64         // of entry.used
+	working   sync.WaitGroup // encodes, persisting and loading
+	stats     Stats          // counters alone
 }
 
 // New allocates the pool on the device. [Cache.Close] gives it back.
@@ -63,7 +65,7 @@ func New(d cuda.Device, c Config) (*Cache, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kvcache: %w", err)
 	}
-	return &Cache{config: c, pool: p, chunks: map[ID]*entry{}}, nil
+	return &Cache{config: c, pool: p, host: newHostTier(p.copier, c.Shape.PageBytes(), c.HostBytes), chunks: map[ID]*entry{}}, nil
 }
 
 // Config is what the cache was made with, defaults filled in.
@@ -72,9 +74,10 @@ func (c *Cache) Config() Config { return c.config }
 // Layer says where the pages of a layer, counted from 0, begin.
 func (c *Cache) Layer(layer int) Layer { return c.pool.layer(layer) }
 
-// Close cancels the encodes under way and waits for them, waits for the
-// stream, and frees the device memory. Sequences and chunks that are still
-// held are worth nothing afterwards: their methods fail with [ErrClosed].
+// Close cancels the encodes under way and waits for them and for whoever
+// persists or loads, waits for the stream, and frees the memory. Sequences and
+// chunks that are still held are worth nothing afterwards: their methods fail
+// with [ErrClosed].
 func (c *Cache) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -88,10 +91,10 @@ func (c *Cache) Close() error {
 		}
 	}
 	c.mu.Unlock()
-	c.encoding.Wait()
+	c.working.Wait()
 	err := errors.Join(
 		c.pool.device.Synchronize(context.Background(), c.config.Stream),
-		c.pool.device.Free(c.pool.base))
+		c.pool.device.Free(c.pool.base), c.host.close())
 	if err != nil {
 		return fmt.Errorf("kvcache: close: %w", err)
 	}
@@ -106,6 +109,8 @@ type Stats struct {
 	Chunks         int // on the device or in the host tier, those being encoded included
 	Pinned         int // chunks
 	Sequences      int // open
+	HostPages      int // used in the host tier
+	HostPagesLimit int // lower than asked for where the host gave no more memory
 
 	Hits           int64 // acquired without encoding, on the device or in the host tier
 	Misses         int64 // acquired by encoding
@@ -114,6 +119,12 @@ type Stats struct {
 	EncodeFailures int64
 	Evictions      int64 // chunks that left the device to make room
 	PageCopies     int64 // by writes behind a fork
+
+	Spills        int64 // chunks copied to the host tier
+	Restores      int64 // chunks copied back
+	HostDrops     int64 // chunks that left the host tier to make room
+	BytesToHost   int64
+	BytesFromHost int64
 }
 
 // Stats returns a snapshot.
@@ -127,11 +138,12 @@ func (c *Cache) Stats() Stats {
 	s.Chunks = len(c.chunks)
 	s.Pinned = c.pinned
 	s.Sequences = c.sequences
+	s.HostPages, s.HostPagesLimit = c.host.used, c.host.limit
 	return s
 }
 
-// take appends n pages to dst and evicts chunks for them as needed. On error
-// dst's pages are as they were and nobody's pages were touched.
+// take appends n pages to dst and evicts chunks for them as needed. Where
+// that could not give enough, it evicts none.
 func (c *Cache) take(dst []int32, n int) ([]int32, error) {
 	if n > len(c.pool.free)+c.evictable {
 		return dst, &NoPagesError{Needed: n, Free: len(c.pool.free), Evictable: c.evictable, Total: len(c.pool.refs)}

@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -14,10 +15,17 @@ type entry struct {
 	serial uint64 // of this residence on the device, never reused
 	tokens int32
 	pages  []int32 // on the device; nil: not there
-	refs   int     // handles and segments of sequences
-	pinned bool
-	listed bool    // the policy may choose it
-	flight *flight // not nil while it is encoded
+	host   []int32 // in the host tier; nil: not there
+	refs   int     // handles and segments of sequences; it is on the device while there are any
+	pinned bool    // it is on the device while it is
+
+	flight  *flight // not nil while it is encoded
+	readers int     // who copies its pages and must find them in place
+	used    uint64  // when it was last acquired or let go of
+
+	listed   bool          // the policy may choose it
+	hostList *list.List    // the host tier may drop it
+	hostItem *list.Element // of hostList
 }
 
 // flight is one encode, and those who wait for it.
@@ -176,7 +184,6 @@ func (c *Cache) Drop(id ID) error {
 	if err != nil {
 		return err
 	}
-	c.leave(e)
 	c.forget(e)
 	return nil
 }
@@ -204,7 +211,7 @@ func (c *Cache) idle(id ID) (*entry, error) {
 	switch {
 	case e == nil:
 		return nil, fmt.Errorf("kvcache: chunk %v: %w", id, ErrUnknown)
-	case e.flight != nil || e.refs > 0 || e.pinned:
+	case e.flight != nil || e.refs > 0 || e.pinned || e.readers > 0:
 		return nil, fmt.Errorf("kvcache: chunk %v: %w", id, ErrInUse)
 	}
 	return e, nil
@@ -233,9 +240,9 @@ func (c *Cache) start(ctx context.Context, e *entry, encode Encode) {
 	f := &flight{cancel: cancel, done: make(chan struct{}), err: errors.New("encode did not return")}
 	e.flight = f
 	pages := slices.Clone(e.pages)
-	c.encoding.Add(1)
+	c.working.Add(1)
 	go func() {
-		defer c.encoding.Done()
+		defer c.working.Done()
 		defer cancel()
 		defer c.land(e, f)
 		f.err = encode(ctx, pages)
@@ -259,11 +266,12 @@ func (c *Cache) land(e *entry, f *flight) {
 	}
 	if f.err == nil && f.waiters > 0 {
 		e.refs = f.waiters
+		c.touch(e)
 		return
 	}
 	c.leave(e)
 	if c.chunks[e.id] == e { // else the last waiter took it away
-		c.forget(e)
+		c.unregister(e)
 	}
 }
 
@@ -290,76 +298,8 @@ func (c *Cache) wait(ctx context.Context, e *entry) (*Chunk, error) {
 	default:
 		if f.waiters--; f.waiters == 0 {
 			f.cancel()
-			c.forget(e) // who comes now starts afresh
+			c.unregister(e) // who comes now starts afresh
 		}
 	}
 	return nil, fmt.Errorf("kvcache: wait for chunk %v: %w", e.id, err)
-}
-
-// add makes an entry that holds nothing.
-func (c *Cache) add(id ID, tokens int32) *entry {
-	e := &entry{id: id, tokens: tokens}
-	if n := len(c.slots); n > 0 {
-		e.slot, c.slots = c.slots[n-1], c.slots[:n-1]
-	} else {
-		e.slot = int32(len(c.chunks))
-	}
-	c.chunks[id] = e
-	return e
-}
-
-// forget takes an entry out of the registry.
-func (c *Cache) forget(e *entry) {
-	delete(c.chunks, e.id)
-	c.slots = append(c.slots, e.slot)
-}
-
-// place gives an entry its pages on the device.
-func (c *Cache) place(e *entry, pages []int32) {
-	c.serial++
-	e.serial, e.pages = c.serial, pages
-}
-
-// leave takes an entry's pages on the device away.
-func (c *Cache) leave(e *entry) {
-	c.unlist(e)
-	c.pool.release(e.pages)
-	e.pages = nil
-}
-
-// evict takes an idle entry off the device.
-func (c *Cache) evict(e *entry) error {
-	c.leave(e)
-	c.forget(e)
-	return nil
-}
-
-// hold returns a new hold on an entry.
-func (c *Cache) hold(e *entry) (*Chunk, error) {
-	c.stats.Hits++
-	c.ref(e)
-	return &Chunk{cache: c, entry: e}, nil
-}
-
-func (c *Cache) ref(e *entry) {
-	c.unlist(e)
-	e.refs++
-}
-
-func (c *Cache) unref(e *entry) {
-	e.refs--
-	if e.refs == 0 && !e.pinned && !c.closed {
-		e.listed = true
-		c.evictable += len(e.pages)
-		c.config.Policy.Add(e.id, int64(len(e.pages))*c.config.Shape.PageBytes())
-	}
-}
-
-// unlist takes an entry out of the policy's choice.
-func (c *Cache) unlist(e *entry) {
-	if e.listed {
-		e.listed = false
-		c.evictable -= len(e.pages)
-		c.config.Policy.Remove(e.id)
-	}
 }

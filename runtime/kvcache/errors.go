@@ -14,6 +14,9 @@ var (
 	ErrInUse    = errors.New("the chunk is in use or pinned")
 	ErrUnknown  = errors.New("no such chunk")
 	ErrPosition = errors.New("position out of range")
+	ErrDamaged  = errors.New("the file is damaged or cut short")
+	ErrVersion  = errors.New("the file is of another version")
+	ErrMismatch = errors.New("the file is of another model, spec, encoding or shape")
 )
 
 // NoPagesError says how many pages an operation needs and how many it could

@@ -63,6 +63,7 @@ const alignment = 256
 // the others. Kept: all layers' K, then all layers' V.
 type pool struct {
 	device  cuda.Device
+	copier  cuda.Copier // the device if it is one, or nil
 	shape   Shape
 	base    abi.DevicePtr
 	kStride int64 // bytes from one layer's K to the next
@@ -79,6 +80,7 @@ func newPool(d cuda.Device, s Shape, pages int) (*pool, error) {
 	for i := range p.free {
 		p.free[i] = int32(pages - 1 - i)
 	}
+	p.copier, _ = d.(cuda.Copier)
 	var err error
 	if p.kStride, err = layerBytes(s.KPageBytes(), pages); err != nil {
 		return nil, err
