@@ -75,7 +75,7 @@ func (c *demoCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	bar := a.progress()
-	o.Progress = func(method string, done, total int) { bar.set(done, total, method) }
+	o.Progress = func(done, total int) { bar.set(done, total, "requests") }
 	report, err := demo.Run(ctx, dev, s, provide, o)
 	bar.end()
 	if err = errors.Join(err, dev.Close()); err != nil {

@@ -34,7 +34,7 @@ type Options struct {
 	Check      int // requests whose outputs are compared with the oracle's
 
 	// Progress, where set, is called as requests are served.
-	Progress func(method string, done, total int)
+	Progress func(done, total int)
 }
 
 // Defaults is a workload that takes a CPU a few seconds.
@@ -87,7 +87,7 @@ func Run(ctx context.Context, dev cuda.Device, s spec.Spec, provide verify.Provi
 		return Report{}, fmt.Errorf("demo: %w", err)
 	}
 	if o.Progress == nil {
-		o.Progress = func(string, int, int) {}
+		o.Progress = func(int, int) {}
 	}
 	w := newWorkload(o)
 	d, err := newDevice(ctx, dev, s, provide)
@@ -97,12 +97,12 @@ func Run(ctx context.Context, dev cuda.Device, s spec.Spec, provide verify.Provi
 	defer func() { err = errors.Join(err, d.close()) }()
 	r = newReport(dev.Info(), s, w)
 	m := newModel(s, w)
-	for _, method := range []method{lazyReuse, copies, recomputation} {
-		served, err := d.serve(ctx, method, m, w)
-		if err != nil {
-			return r, fmt.Errorf("demo: %s: %w", method.name, err)
-		}
-		r.add(method, served)
+	servers, err := d.serve(ctx, m, w)
+	if err != nil {
+		return r, fmt.Errorf("demo: %w", err)
+	}
+	for _, v := range servers {
+		r.add(v.method, v.served)
 	}
 	return r, nil
 }

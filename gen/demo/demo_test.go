@@ -1,6 +1,7 @@
 package demo_test
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"strings"
@@ -124,6 +125,19 @@ func TestOddSpecs(t *testing.T) {
 			o.Requests, o.Check = 3, 3
 			run(t, s, o)
 		})
+	}
+}
+
+// Kernels that ignore where a segment stands are found.
+func TestWrongKernelsAreFound(t *testing.T) {
+	dev := cpu.Open(cpu.Options{})
+	defer dev.Close()
+	wrong := func(ctx context.Context, s spec.Spec) (verify.Kernels, error) {
+		return verify.CPU(dev)(ctx, spec.WithEncoding(s, spec.Baked))
+	}
+	_, err := demo.Run(t.Context(), dev, smolLM2(t), wrong, small())
+	if err == nil || !strings.Contains(err.Error(), "demo: lazy reuse: request 0: own token 0: an output is") {
+		t.Error(err)
 	}
 }
 

@@ -32,7 +32,7 @@ func (v *server) judge(s *step, r, row, first, n int) error {
 		}
 		relative := math.Sqrt(err2 / ref2)
 		if !(relative <= maxError) {
-			return fmt.Errorf("request %d: own token %d: an output is %.3g from the reference, whose norm is %.3g", r, first+i/dim/v.device.spec.Model.QueryHeads, math.Sqrt(err2), math.Sqrt(ref2))
+			return fmt.Errorf("own token %d: an output is %.3g from the reference, whose norm is %.3g", first+i/dim/v.device.spec.Model.QueryHeads, math.Sqrt(err2), math.Sqrt(ref2))
 		}
 		v.largest = max(v.largest, relative)
 	}

@@ -57,7 +57,7 @@ func newReport(device cuda.Info, s spec.Spec, w workload) Report {
 	}
 }
 
-func (r *Report) add(how method, s *served) {
+func (r *Report) add(how method, s served) {
 	if how == lazyReuse {
 		r.Hits = int(s.stats.Hits)
 	}

@@ -37,7 +37,7 @@ type served struct {
 
 // server serves a workload by one method.
 type server struct {
-	*served
+	served
 	device *device
 	method method
 	model  *model
@@ -47,31 +47,39 @@ type server struct {
 }
 
 // serve gives each request its first token when it comes, one after the other,
-// and then all of them together the others.
-func (d *device) serve(ctx context.Context, how method, m *model, w workload) (_ *served, err error) {
-	v := &server{served: &served{}, device: d, method: how, model: m, work: w}
-	if v.cache, err = kvcache.New(d.dev, v.config()); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, v.cache.Close()) }()
-	v.pageBytes = v.cache.Config().Shape.PageBytes()
-	for r := range w.Requests {
-		if err := v.firstToken(ctx, r); err != nil {
-			return nil, fmt.Errorf("request %d: %w", r, err)
+// and then all of them together the others. The methods take turns, so that
+// what else the machine does hits all alike.
+func (d *device) serve(ctx context.Context, m *model, w workload) (servers []*server, err error) {
+	for _, how := range []method{lazyReuse, copies, recomputation} {
+		v := &server{device: d, method: how, model: m, work: w}
+		if v.cache, err = kvcache.New(d.dev, v.config()); err != nil {
+			return nil, fmt.Errorf("%s: %w", how.name, err)
 		}
-		w.Progress(how.name, r+1, w.Requests+w.Decode)
+		defer func() { err = errors.Join(err, v.cache.Close()) }()
+		v.pageBytes = v.cache.Config().Shape.PageBytes()
+		servers = append(servers, v)
 	}
-	for t := range w.Decode {
-		if err := v.decodeStep(ctx, t); err != nil {
-			return nil, fmt.Errorf("decode step %d: %w", t, err)
+	for i := range w.Requests + w.Decode {
+		for turn := range servers {
+			v := servers[(i+turn)%len(servers)]
+			if i < w.Requests {
+				err = v.firstToken(ctx, i)
+			} else {
+				err = v.decodeStep(ctx, i-w.Requests)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", v.method.name, err)
+			}
 		}
-		w.Progress(how.name, w.Requests+t+1, w.Requests+w.Decode)
+		w.Progress(i+1, w.Requests+w.Decode)
 	}
-	v.stats = v.cache.Stats()
-	for _, q := range v.open {
-		q.Close()
+	for _, v := range servers {
+		v.stats = v.cache.Stats()
+		for _, q := range v.open {
+			q.Close()
+		}
 	}
-	return v.served, nil
+	return servers, nil
 }
 
 // config is a cache with just enough pages.
@@ -100,7 +108,12 @@ func (v *server) config() kvcache.Config {
 }
 
 // firstToken opens a request's sequence and runs its question.
-func (v *server) firstToken(ctx context.Context, r int) error {
+func (v *server) firstToken(ctx context.Context, r int) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("request %d: %w", r, err)
+		}
+	}()
 	var chunks []*kvcache.Chunk
 	if v.method.chunks {
 		for _, document := range v.work.requests[r] {
@@ -218,7 +231,12 @@ func (v *server) materialise(ctx context.Context, q *kvcache.Sequence, r int, ch
 }
 
 // decodeStep is token t behind the question, of all requests.
-func (v *server) decodeStep(ctx context.Context, t int) error {
+func (v *server) decodeStep(ctx context.Context, t int) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("decode step %d: %w", t, err)
+		}
+	}()
 	var all []vectors
 	for r := range v.open {
 		all = append(all, v.model.own(r).part(v.work.Question+t, v.work.Question+t+1))
@@ -239,7 +257,7 @@ func (v *server) decodeStep(ctx context.Context, t int) error {
 	v.decode += time.Since(start)
 	for r := range v.open {
 		if err := v.judge(s, r, r, v.work.Question+t, 1); err != nil {
-			return err
+			return fmt.Errorf("request %d: %w", r, err)
 		}
 	}
 	return nil
