@@ -159,6 +159,13 @@ func (s *Set) Artifact(kind abi.Kind) (Artifact, bool) {
 	return l.artifact, true
 }
 
+// Tile is the rows (query tokens x heads of one KV head) and the keys of a tile
+// of the kernel that launches of a kind use; 0 where there is none.
+func (s *Set) Tile(kind abi.Kind) (rows, keys int) {
+	a, _ := s.Artifact(kind)
+	return a.Rows, a.Keys
+}
+
 // Close unloads the kernels. No launch may be under way.
 func (s *Set) Close() error {
 	var errs []error

@@ -1,0 +1,53 @@
+// Package serve is the engine that a server embeds: it keeps one copy of every
+// document's KV, and attends to it for any number of requests, each of which
+// places the documents in any order, at any offset.
+//
+// # Use
+//
+// A document is registered once, with a callback that runs the model over it.
+// A request is a [Sequence]: documents at offsets, and its own tokens behind
+// them. A server's loop makes one [Step] for each forward pass:
+//
+//	step, err := engine.Schedule(ctx, batch) // which sequences, how many new tokens each
+//	for layer := range layers {
+//		// the model's own kernels make q, k and v, un-rotated, on step.Stream()
+//		err = step.Attend(layer, serve.IO{Q: q, K: k, V: v, Out: out})
+//	}
+//	err = step.Commit() // or step.Abort()
+//
+// Attend appends K and V to the pages, attends and merges, all by the spec's
+// kernels; it queues work and returns. The example has the whole of it.
+//
+// A decode step can be recorded once as a CUDA graph ([Engine.Capture]) and then
+// replayed for any batch that fits it, with sequences as long as they get: the
+// work lists stay in fixed device memory, grids are fixed, and
+// [Graph.Schedule] refreshes what the graph reads.
+//
+// # Kernels
+//
+// The engine is the same over a GPU, the emulator and the processor. Without a
+// GPU:
+//
+//	dev := cpu.Open(cpu.Options{})
+//	kernels, err := cpu.NewKernels(dev, config)
+//
+// and with one, from the bundle of a generated package such as generated/llama3:
+//
+//	dev, err := driver.Open(ctx, 0)
+//	kernels, err := kernel.Open(ctx, dev, llama3.Bundle(), kernel.Options{})
+//
+// # What is promised
+//
+// A sequence's outputs have the same bits whatever else is in the batch, and
+// whether or not its documents have been evicted and restored meanwhile. A
+// call that fails leaves sequences and registry as they were; its error wraps
+// one of [ErrNoPages], [ErrClosed], [ErrLaunch], [ErrFixedSize], [ErrBusy],
+// [ErrEnded], [ErrIncomplete] or the context's, and later calls are served.
+//
+// All work is queued on one stream, in the order of the calls. What the device
+// does wrong after a call has returned comes to light in [Step.Wait]; a server
+// that reads its results by other means should call it before Commit.
+//
+// Nothing global is used: metrics come from [Engine.Collector], logs go to
+// [Options].Logger.
+package serve

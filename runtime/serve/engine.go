@@ -1,0 +1,227 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"unsafe"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kvcache"
+	"github.com/kgen-project/kgen/runtime/rope"
+	"github.com/kgen-project/kgen/runtime/schedule"
+)
+
+// Engine holds the KV of one model on one device and attends to it. Its methods
+// may be called from any goroutine.
+type Engine struct {
+	device    cuda.Device
+	kernels   Kernels
+	model     Model
+	schedules [len(kinds)]schedule.Options
+	cache     *kvcache.Cache
+	stream    cuda.Stream
+	ownStream bool
+	rope      abi.DevicePtr // 0 where nothing is rotated
+	log       *slog.Logger
+	metrics   *metrics
+
+	// work is held for reading by what talks to the device, and for writing by
+	// what must be alone with it: recording a graph, and closing.
+	work   sync.RWMutex
+	closed bool // guarded by work
+
+	mu     sync.Mutex
+	spaces map[*workspace]struct{} // all there are
+	free   []*workspace            // those of no open step
+	graphs map[*Graph]struct{}
+}
+
+// New allocates the pool of pages on the device. The kernels must have been
+// made for the device and the model's spec; they stay the caller's, as the
+// device does, and must outlive the engine.
+func New(dev cuda.Device, k Kernels, m Model, o Options) (_ *Engine, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("serve: new engine for %s: %w", m.Name, err)
+		}
+	}()
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	e := &Engine{
+		device: dev, kernels: k, model: m, schedules: scheduleOptions(m, k, dev.Info()),
+		stream: o.Stream, log: o.Logger, metrics: newMetrics(),
+		spaces: map[*workspace]struct{}{}, graphs: map[*Graph]struct{}{},
+	}
+	if e.log == nil {
+		e.log = slog.New(slog.DiscardHandler)
+	}
+	for i, kind := range kinds {
+		if rows := e.schedules[i].Rows; rows < m.Group {
+			return nil, fmt.Errorf("the kernels' tile of %s has %d rows, and a token's group of query heads takes %d", kind, rows, m.Group)
+		}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.freeAll())
+		}
+	}()
+	if e.stream == 0 {
+		if e.stream, err = dev.NewStream(); err != nil {
+			return nil, err
+		}
+		e.ownStream = true
+	}
+	if table := rope.Table(m.Rope); len(table) > 0 {
+		if e.rope, err = dev.Alloc(int64(len(table)) * 4); err != nil {
+			return nil, fmt.Errorf("the RoPE table: %w", err)
+		}
+		if err := dev.Upload(e.rope, bytesOf(table)); err != nil {
+			return nil, fmt.Errorf("the RoPE table: %w", err)
+		}
+	}
+	e.cache, err = kvcache.New(dev, kvcache.Config{
+		Model: m.Name, Spec: m.SpecDigest, Encoding: m.Encoding, Shape: m.shape(), Pages: o.Pages,
+		MaxPosition: m.maxPosition(), Stream: e.stream, HostBytes: o.HostBytes, Policy: o.Policy,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.log.Info("engine open", "model", m.Name, "device", dev.Info().Name, "pages", o.Pages, "page_bytes", m.shape().PageBytes())
+	return e, nil
+}
+
+// Cache is the registry of chunks and the pool of pages: for statistics,
+// eviction and persistence. Sequences of an engine come from [Engine.Open]
+// alone.
+func (e *Engine) Cache() *kvcache.Cache { return e.cache }
+
+// Stream is where the engine queues its work.
+func (e *Engine) Stream() cuda.Stream { return e.stream }
+
+// Encode runs the model over a document's tokens, alone and at positions from 0,
+// and calls [Step.Attend] for each layer. It may return when its work is queued
+// on the engine's stream. It runs on a goroutine of its own, and its context
+// ends when nobody waits for the document any more.
+type Encode func(ctx context.Context, s *Step) error
+
+// Register returns a hold on a document's chunk, and encodes it where there is
+// none: once, however many ask for it at a time. If the encode fails, all who
+// wait get its error and nothing of it is left. Release the chunk when no
+// further sequence is to be opened with it.
+func (e *Engine) Register(ctx context.Context, tokens []int32, encode Encode) (*kvcache.Chunk, error) {
+	chunk, err := e.cache.Acquire(ctx, kvcache.Document{Tokens: tokens}, func(ctx context.Context, pages []int32) error {
+		return e.encode(ctx, len(tokens), pages, encode)
+	})
+	if err != nil {
+		e.log.Warn("register failed", "tokens", len(tokens), "error", err)
+		return nil, fmt.Errorf("serve: register a document of %d tokens: %w", len(tokens), err)
+	}
+	return chunk, nil
+}
+
+func (e *Engine) encode(ctx context.Context, tokens int, pages []int32, encode Encode) error {
+	s, err := e.scheduleChunk(ctx, tokens, pages)
+	if err != nil {
+		return err
+	}
+	defer s.Abort()
+	if err := encode(ctx, s); err != nil {
+		return err
+	}
+	// The chunk will be taken for good: wait for what the device says.
+	if err := s.Wait(ctx); err != nil {
+		return err
+	}
+	return s.Commit()
+}
+
+// Open makes a sequence of chunks and, behind them, its own tokens, of which it
+// has none yet. own is the position of the first own token, or kvcache.Packed.
+// The chunks may be released once it is open. See [kvcache.Cache.Open].
+func (e *Engine) Open(placements []kvcache.Placement, own int) (*Sequence, error) {
+	if e.model.Encoding == baked {
+		next := 0
+		for i, p := range placements {
+			at := p.Offset
+			if at == kvcache.Packed {
+				at = next
+			}
+			if next = at + p.Chunk.Tokens(); at != 0 {
+				return nil, fmt.Errorf("serve: segment %d is at offset %d: a chunk in the baked encoding stands at 0 only", i, at)
+			}
+		}
+	}
+	s, err := e.cache.Open(placements, own)
+	if err != nil {
+		return nil, fmt.Errorf("serve: open: %w", err)
+	}
+	return &Sequence{engine: e, kv: s}, nil
+}
+
+// Close ends the encodes under way, waits for the work on the stream, and frees
+// the device memory. Steps that are open, graphs, sequences and chunks are
+// worth nothing afterwards: their methods fail with [ErrClosed].
+func (e *Engine) Close() error {
+	e.work.Lock()
+	if e.closed {
+		e.work.Unlock()
+		return fmt.Errorf("serve: %w", ErrClosed)
+	}
+	e.closed = true
+	e.work.Unlock() // the encodes that the cache waits for want it
+	err := e.cache.Close()
+	e.work.Lock()
+	defer e.work.Unlock()
+	if err = errors.Join(err, e.freeAll()); err != nil {
+		err = fmt.Errorf("serve: close: %w", err)
+	}
+	e.log.Info("engine closed", "model", e.model.Name, "error", err)
+	return err
+}
+
+// freeAll frees everything but the cache. Nothing may be under way.
+func (e *Engine) freeAll() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var errs []error
+	for g := range e.graphs {
+		errs = append(errs, g.destroy())
+	}
+	for w := range e.spaces {
+		errs = append(errs, w.release(e.device))
+	}
+	clear(e.graphs)
+	clear(e.spaces)
+	e.free = nil
+	if e.rope != 0 {
+		errs = append(errs, e.device.Free(e.rope))
+	}
+	if e.ownStream {
+		errs = append(errs, e.device.DestroyStream(e.stream))
+	}
+	return errors.Join(errs...)
+}
+
+// enter begins an exchange with the device, which leave ends.
+func (e *Engine) enter() error {
+	e.work.RLock()
+	if e.closed {
+		e.work.RUnlock()
+		return fmt.Errorf("serve: %w", ErrClosed)
+	}
+	return nil
+}
+
+func (e *Engine) leave() { e.work.RUnlock() }
+
+// bytesOf is the memory of s: every host of a device is little-endian, as
+// devices are, and the structs of package abi have no padding.
+func bytesOf[T any](s []T) []byte {
+	var element T
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(element)))
+}

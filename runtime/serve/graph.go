@@ -1,0 +1,184 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/kgen-project/kgen/runtime/cuda"
+)
+
+// ErrNoGraphs is a device that can't record launches.
+var ErrNoGraphs = errors.New("the device records no graphs")
+
+// GraphSize is the size of the steps that a graph can replay. Every replay
+// takes the grids of the largest.
+type GraphSize struct {
+	Tokens   int // query tokens of a step, of all sequences together
+	Context  int // tokens that a sequence holds, chunks and own tokens; 0: no limit
+	Segments int // segments of all sequences together; 0: 32 for each token
+	Pages    int // of the page table, a chunk's counted once; 0: as many as the pool has and half as many again
+}
+
+// Graph is a recorded decode step. It is replayed for batch after batch of
+// sequences, which may be others each time, and longer: [Graph.Schedule] puts
+// the work lists of a batch where the graph reads them. It replays the tensor
+// addresses that it was recorded with.
+type Graph struct {
+	engine   *Engine
+	space    *workspace
+	stream   cuda.Stream // that it was recorded on
+	recorded cuda.Graph
+	busy     atomic.Bool // in an open step
+	closed   atomic.Bool
+}
+
+// Capture records a decode step of the size. record must attend every layer of
+// the step, and may launch other work of the forward step on the step's stream,
+// which is not the engine's; nothing runs yet. It must not allocate, copy or
+// wait, and must launch from the goroutine it is called on. No other call of
+// the engine makes progress meanwhile.
+func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Step) error) (_ *Graph, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("serve: capture: %w", err)
+		}
+	}()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	dev, ok := e.device.(cuda.GraphDevice)
+	if !ok {
+		return nil, fmt.Errorf("%w: %s", ErrNoGraphs, e.device.Info().Name)
+	}
+	fixed, err := e.fixedSize(size)
+	if err != nil {
+		return nil, err
+	}
+	e.work.Lock()
+	defer e.work.Unlock()
+	if e.closed {
+		return nil, ErrClosed
+	}
+	g := &Graph{engine: e, space: &workspace{fixed: fixed}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.destroy())
+		}
+	}()
+	if g.stream, err = dev.NewStream(); err != nil {
+		return nil, err
+	}
+	s := &Step{engine: e, graph: g, space: g.space, stream: g.stream, recorded: true}
+	g.space.reset()
+	g.space.groups[0].kind, g.space.groups[1].kind = extend, decode
+	if err := s.place(); err != nil {
+		return nil, err
+	}
+	s.tokens = fixed.tokens
+	if g.recorded, err = dev.Capture(g.stream, func() error { return record(s) }); err != nil {
+		return nil, err
+	}
+	s.ended = true
+	for layer, attended := range s.attended {
+		if !attended {
+			return nil, fmt.Errorf("%w: layer %d of %d was not attended", ErrIncomplete, layer, len(s.attended))
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.graphs[g] = struct{}{}
+	e.log.Info("graph recorded", "tokens", fixed.tokens, "items", fixed.items, "runs", fixed.runs, "pages", fixed.pages)
+	return g, nil
+}
+
+// fixedSize is what steps of the size need at most. A sequence takes at most
+// MaxItems items, as many partial slots a token, and a run for each segment,
+// each cut, and each gap of a window.
+func (e *Engine) fixedSize(size GraphSize) (*fixedSize, error) {
+	if size.Segments == 0 {
+		size.Segments = 32 * size.Tokens
+	}
+	if size.Pages == 0 {
+		pages := e.cache.Config().Pages
+		size.Pages = pages + pages/2
+	}
+	if size.Tokens < 1 || size.Context < 0 || size.Segments < 1 || size.Pages < 1 {
+		return nil, fmt.Errorf("a graph of %d tokens, context %d, %d segments, %d pages: want positive numbers",
+			size.Tokens, size.Context, size.Segments, size.Pages)
+	}
+	o := &e.schedules[decode]
+	items := o.MaxItems
+	if size.Context > 0 {
+		items = min(items, (size.Context+o.SplitTokens-1)/o.SplitTokens)
+	}
+	items *= size.Tokens
+	runs := size.Segments
+	if e.model.Window > 0 {
+		runs *= 2
+	}
+	return &fixedSize{
+		tokens: size.Tokens, slotBegins: size.Tokens + 1, items: items, runs: runs + items, pages: size.Pages,
+		slots: items,
+	}, nil
+}
+
+// Schedule makes a step of a batch for [Step.Launch], in the way of
+// [Engine.Schedule]. A batch that is larger than the graph's size gives
+// [ErrFixedSize]; one that has an entry of more tokens than decode takes, too.
+// A graph is in one step at a time.
+func (g *Graph) Schedule(ctx context.Context, batch []Entry) (*Step, error) {
+	if g.closed.Load() {
+		return nil, fmt.Errorf("serve: schedule for a graph: %w", ErrClosed)
+	}
+	if !g.busy.CompareAndSwap(false, true) {
+		return nil, fmt.Errorf("serve: schedule for a graph: the graph: %w", ErrBusy)
+	}
+	s, err := g.engine.schedule(ctx, batch, g)
+	if err != nil {
+		g.busy.Store(false)
+	}
+	return s, err
+}
+
+// Close gives up the graph's memory, when its work is done. A second call does
+// nothing.
+func (g *Graph) Close(ctx context.Context) error {
+	if !g.busy.CompareAndSwap(false, true) {
+		return fmt.Errorf("serve: close a graph: the graph: %w", ErrBusy)
+	}
+	defer g.busy.Store(false)
+	e := g.engine
+	if err := e.enter(); err != nil {
+		return err
+	}
+	defer e.leave()
+	if g.closed.Load() {
+		return nil
+	}
+	if err := g.space.settle(ctx, e); err != nil {
+		return fmt.Errorf("serve: close a graph: %w", err)
+	}
+	g.closed.Store(true)
+	e.mu.Lock()
+	delete(e.graphs, g)
+	e.mu.Unlock()
+	if err := g.destroy(); err != nil {
+		return fmt.Errorf("serve: close a graph: %w", err)
+	}
+	return nil
+}
+
+// destroy frees what the graph holds on the device.
+func (g *Graph) destroy() error {
+	var errs []error
+	if g.recorded != nil {
+		errs = append(errs, g.recorded.Destroy())
+	}
+	errs = append(errs, g.space.release(g.engine.device))
+	if g.stream != 0 {
+		errs = append(errs, g.engine.device.DestroyStream(g.stream))
+	}
+	return errors.Join(errs...)
+}

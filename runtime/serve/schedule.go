@@ -1,0 +1,201 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kgen-project/kgen/runtime/schedule"
+)
+
+// Entry is a sequence in a batch, with its number of new tokens in this step.
+type Entry struct {
+	Sequence *Sequence
+	Tokens   int
+}
+
+// Schedule makes a step of a batch: room for every sequence's new tokens, and
+// the work lists on the device. The rows of the step's tensors are the entries'
+// new tokens, one entry behind the other. The step must be ended with Commit or
+// Abort; until then its sequences can't be in another.
+//
+// An entry of few tokens is attended by decode and one of more by extend, in
+// any mixture. How a sequence is attended depends on itself alone, so its
+// outputs have the same bits in any batch.
+//
+// It waits for the work on the stream that uses the same memory, which is that
+// of the steps that have ended.
+func (e *Engine) Schedule(ctx context.Context, batch []Entry) (*Step, error) {
+	return e.schedule(ctx, batch, nil)
+}
+
+// schedule makes a step in the workspace of a graph, or in one of its own.
+func (e *Engine) schedule(ctx context.Context, batch []Entry, g *Graph) (_ *Step, err error) {
+	start := time.Now()
+	defer func() {
+		if err != nil {
+			e.metrics.failed.Inc()
+			e.log.Warn("schedule failed", "sequences", len(batch), "error", err)
+			err = fmt.Errorf("serve: schedule: %w", err)
+		}
+	}()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := e.enter(); err != nil {
+		return nil, err
+	}
+	defer e.leave()
+	if err := e.claim(batch); err != nil {
+		return nil, err
+	}
+	s := &Step{engine: e, stream: e.stream, graph: g, entries: slices.Clone(batch), start: start}
+	defer func() {
+		if err != nil {
+			s.graph = nil // its caller has it
+			s.rollBack()
+		}
+	}()
+	if g != nil {
+		s.space = g.space
+		err = g.space.settle(ctx, e)
+	} else {
+		s.space, err = e.takeSpace(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.list(); err != nil {
+		return nil, err
+	}
+	if err := s.place(); err != nil {
+		return nil, err
+	}
+	e.metrics.scheduled.Observe(time.Since(start).Seconds())
+	return s, nil
+}
+
+// claim takes all sequences of a batch, or none.
+func (e *Engine) claim(batch []Entry) (err error) {
+	if len(batch) == 0 {
+		return fmt.Errorf("an empty batch")
+	}
+	for i, entry := range batch {
+		switch {
+		case entry.Sequence == nil || entry.Sequence.engine != e:
+			err = fmt.Errorf("not a sequence of this engine")
+		case entry.Tokens < 1:
+			err = fmt.Errorf("%d new tokens, want at least 1", entry.Tokens)
+		default:
+			err = entry.Sequence.claim()
+		}
+		if err != nil {
+			for _, claimed := range batch[:i] {
+				claimed.Sequence.unclaim()
+			}
+			return fmt.Errorf("entry %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// list extends the sequences and lists what the step is made of.
+func (s *Step) list() error {
+	e, w := s.engine, s.space
+	w.reset()
+	w.groups[0].kind, w.groups[1].kind = extend, decode
+	decodeTokens := e.schedules[decode].Rows / e.model.Group
+	pages := int32(0)
+	for i, entry := range s.entries {
+		kv := entry.Sequence.kv
+		stored, first := kv.Tokens(), kv.Next()
+		if err := kv.Extend(entry.Tokens); err != nil {
+			return fmt.Errorf("entry %d: %w", i, err)
+		}
+		s.extended++
+		if e.model.Encoding == baked {
+			stored = first
+		}
+		begin := len(w.segments)
+		var err error
+		if w.segments, err = w.table.Add(w.segments, kv); err != nil {
+			return fmt.Errorf("entry %d: %w", i, err)
+		}
+		if w.slots, err = kv.Slots(w.slots, kv.Tokens()-entry.Tokens); err != nil {
+			return fmt.Errorf("entry %d: %w", i, err)
+		}
+		g := &w.groups[0]
+		if entry.Tokens <= decodeTokens {
+			g = &w.groups[1]
+		} else if w.fixed != nil {
+			return fmt.Errorf("entry %d: %w: %d new tokens, a graph takes at most %d of a sequence", i, ErrFixedSize, entry.Tokens, decodeTokens)
+		}
+		w.add(g, entry.Tokens, first, stored, begin)
+		s.reads, s.shared, pages = countShared(w.segments[begin:], e.model.PageSize, s.reads, s.shared, pages)
+	}
+	return nil
+}
+
+// countShared counts chunks in the segments, and among them those whose pages
+// were in the table before. pages is the length of the table so far.
+func countShared(segments []schedule.Segment, pageSize, reads, shared int, pages int32) (int, int, int32) {
+	for i := range segments {
+		g := &segments[i]
+		old := g.Page < pages
+		if !old {
+			pages = g.Page + (g.Tokens+int32(pageSize)-1)/int32(pageSize)
+		}
+		if g.Own {
+			continue
+		}
+		reads++
+		if old {
+			shared++
+		}
+	}
+	return reads, shared, pages
+}
+
+// scheduleChunk makes the step that encodes a chunk.
+func (e *Engine) scheduleChunk(ctx context.Context, tokens int, pages []int32) (_ *Step, err error) {
+	if err := e.enter(); err != nil {
+		return nil, err
+	}
+	defer e.leave()
+	s := &Step{engine: e, stream: e.stream, start: time.Now()}
+	defer func() {
+		if err != nil {
+			s.rollBack()
+		}
+	}()
+	if s.space, err = e.takeSpace(ctx); err != nil {
+		return nil, err
+	}
+	w := s.space
+	w.reset()
+	w.groups[0].kind, w.groups[1].kind = prefill, decode
+	w.segments = append(w.segments, schedule.Segment{Page: w.table.Append(pages), Tokens: int32(tokens), Own: true})
+	w.slots = e.model.shape().Slots(w.slots, pages, 0, tokens)
+	w.add(&w.groups[0], tokens, 0, 0, 0)
+	if err := s.place(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// place builds the lists and puts them on the device.
+func (s *Step) place() error {
+	e, w := s.engine, s.space
+	if err := w.build(&e.schedules); err != nil {
+		return err
+	}
+	a, err := w.upload(e)
+	if err != nil {
+		return err
+	}
+	s.tokens = len(w.positions)
+	s.attended = make([]bool, e.model.Layers)
+	s.prepare(&a)
+	return nil
+}

@@ -1,0 +1,313 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cuda"
+)
+
+// Step is one forward step: the new tokens of a batch through all layers. It is
+// for one goroutine at a time, but Abort may be called from any.
+type Step struct {
+	engine  *Engine
+	stream  cuda.Stream
+	graph   *Graph // nil: launched as it is attended
+	space   *workspace
+	entries []Entry
+	start   time.Time
+
+	extended      int // entries whose sequences have room for their new tokens
+	tokens        int
+	reads, shared int // chunks that sequences read, and those of them that others had read
+
+	append abi.AppendParams // but for what a layer gives
+	attend [2]launch
+
+	mu       sync.Mutex // guards what follows
+	attended []bool     // [layers]
+	recorded bool       // in the capture of its graph: the engine's lock is held
+	err      error      // of a launch
+	ended    bool
+}
+
+// launch is one group's attend and merge, but for what a layer gives.
+type launch struct {
+	kind   int
+	params abi.AttendParams
+	merge  abi.MergeParams // Tokens is 0 where there is nothing to merge
+}
+
+// IO is a layer's tensors in device memory, of the spec's element type. Rows are
+// query tokens: see [Engine.Schedule]. Strides are elements from one token to
+// the next; 0: the rows lie one behind the other.
+type IO struct {
+	Q   abi.DevicePtr // [tokens][query heads][head dim], un-rotated
+	K   abi.DevicePtr // [tokens][KV heads][head dim], un-rotated
+	V   abi.DevicePtr // [tokens][KV heads][v head dim]
+	Out abi.DevicePtr // [tokens][query heads][v head dim]
+
+	QStride, KStride, VStride, OutStride int
+
+	LSE        abi.DevicePtr // float32 [tokens][query heads], natural log; may be null
+	SinkLogits abi.DevicePtr // float32 [query heads]; null unless the spec has sink_logits
+}
+
+// Tokens is the number of rows of the step's tensors; in a graph, the most there
+// can be.
+func (s *Step) Tokens() int { return s.tokens }
+
+// Stream is where the step's work is queued. What makes Q, K and V, and what
+// reads Out, belongs there too.
+func (s *Step) Stream() cuda.Stream { return s.stream }
+
+// prepare fills in what all layers have in common.
+func (s *Step) prepare(a *addresses) {
+	e, w := s.engine, s.space
+	m := &e.model
+	tokens := s.tokens
+	if w.fixed != nil {
+		tokens = w.fixed.tokens
+	}
+	s.append = abi.AppendParams{
+		Slots: a.slots, Positions: a.stored, Rope: e.rope, KVHeads: int32(m.KVHeads), Tokens: int32(tokens),
+	}
+	for i := range w.groups {
+		g, at := &w.groups[i], &a.groups[i]
+		s.attend[i] = launch{kind: g.kind}
+		if len(g.lists.Items) == 0 {
+			continue
+		}
+		s.attend[i].params = abi.AttendParams{
+			PartialOut: at.partialOut, PartialLSE: at.partialLSE, Items: at.items, Runs: at.runs,
+			PageTable: a.table, Positions: a.positions, Rope: e.rope,
+			KVHeads: int32(m.KVHeads), ItemCount: int32(len(g.lists.Items)), Scale: m.Scale, RopeScale: m.RopeScale,
+		}
+		if g.lists.Slots == 0 && w.fixed == nil {
+			continue
+		}
+		s.attend[i].merge = abi.MergeParams{
+			PartialOut: at.partialOut, PartialLSE: at.partialLSE, SlotBegin: at.slotBegin,
+			QHeads: int32(m.queryHeads()), Tokens: int32(len(g.lists.SlotBegin) - 1),
+		}
+	}
+}
+
+// Attend queues a layer's work, counted from 0: K and V of the new tokens are
+// written to their pages, each query token attends to what its sequence holds
+// and to what is before it among the new tokens, and the result goes to Out.
+// Layers may come in any order. An error other than of the arguments leaves a
+// step that can only be aborted.
+func (s *Step) Attend(layer int, io IO) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.check(layer, io); err != nil {
+		return fmt.Errorf("serve: attend layer %d: %w", layer, err)
+	}
+	if !s.recorded {
+		if err := s.engine.enter(); err != nil {
+			return err
+		}
+		defer s.engine.leave()
+	}
+	if err := s.launch(layer, io); err != nil {
+		s.fail(fmt.Errorf("serve: attend layer %d: %w", layer, launchError(err)))
+		return s.err
+	}
+	s.attended[layer] = true
+	return nil
+}
+
+func (s *Step) check(layer int, io IO) error {
+	switch {
+	case s.ended:
+		return ErrEnded
+	case s.err != nil:
+		return s.err
+	case s.graph != nil && !s.recorded:
+		return fmt.Errorf("a step of a graph is launched with Launch")
+	case layer < 0 || layer >= len(s.attended):
+		return fmt.Errorf("the model has layers 0 to %d", len(s.attended)-1)
+	case io.Q == 0 || io.K == 0 || io.V == 0 || io.Out == 0:
+		return fmt.Errorf("q %#x, k %#x, v %#x, out %#x: none may be null", io.Q, io.K, io.V, io.Out)
+	}
+	return nil
+}
+
+func (s *Step) launch(layer int, io IO) error {
+	e := s.engine
+	m := &e.model
+	kv := e.cache.Layer(layer)
+	stride := func(given, heads, dim int) int32 {
+		if given != 0 {
+			return int32(given)
+		}
+		return int32(heads * dim)
+	}
+	qStride, outStride := stride(io.QStride, m.queryHeads(), m.HeadDim), stride(io.OutStride, m.queryHeads(), m.VHeadDim)
+
+	p := s.append
+	p.K, p.V, p.KCache, p.VCache = io.K, io.V, kv.K, kv.V
+	p.KTokenStride, p.VTokenStride = stride(io.KStride, m.KVHeads, m.HeadDim), stride(io.VStride, m.KVHeads, m.VHeadDim)
+	if err := e.kernels.Append(s.stream, p); err != nil {
+		return err
+	}
+	for i := range s.attend {
+		l := &s.attend[i]
+		if l.params.ItemCount == 0 {
+			continue
+		}
+		p := l.params
+		p.Q, p.Out, p.LSE, p.SinkLogits = io.Q, io.Out, io.LSE, io.SinkLogits
+		p.KCache, p.VCache = kv.K, kv.V
+		p.QTokenStride, p.OutTokenStride = qStride, outStride
+		var err error
+		switch l.kind {
+		case prefill:
+			err = e.kernels.Prefill(s.stream, p)
+		case extend:
+			err = e.kernels.Extend(s.stream, p)
+		default:
+			err = e.kernels.Decode(s.stream, p)
+		}
+		if err != nil {
+			return err
+		}
+		if l.merge.Tokens > 0 {
+			m := l.merge
+			m.Out, m.LSE, m.SinkLogits, m.OutTokenStride = io.Out, io.LSE, io.SinkLogits, outStride
+			if err := e.kernels.Merge(s.stream, m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Launch queues the work of a step that was scheduled for a graph.
+func (s *Step) Launch() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ended:
+		return fmt.Errorf("serve: launch: %w", ErrEnded)
+	case s.err != nil:
+		return s.err
+	case s.graph == nil:
+		return fmt.Errorf("serve: launch: the step is not of a graph; attend it layer by layer")
+	}
+	if err := s.engine.enter(); err != nil {
+		return err
+	}
+	defer s.engine.leave()
+	if err := s.graph.recorded.Launch(s.stream); err != nil {
+		s.fail(fmt.Errorf("serve: launch: %w", launchError(err)))
+		return s.err
+	}
+	for i := range s.attended {
+		s.attended[i] = true
+	}
+	return nil
+}
+
+// Wait waits until the work that is queued on the stream is done. What went
+// wrong with it is an error of this step.
+func (s *Step) Wait(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return fmt.Errorf("serve: wait: %w", ErrEnded)
+	}
+	if err := s.engine.enter(); err != nil {
+		return err
+	}
+	defer s.engine.leave()
+	err := s.engine.device.Synchronize(ctx, s.stream)
+	switch {
+	case err == nil:
+		return s.err
+	case ctx.Err() != nil:
+		return fmt.Errorf("serve: wait: %w", err)
+	}
+	s.fail(fmt.Errorf("serve: wait: %w", launchError(err)))
+	return s.err
+}
+
+// fail makes the step one that can only be aborted.
+func (s *Step) fail(err error) {
+	if s.err == nil {
+		s.err = err
+		s.engine.metrics.failed.Inc()
+		s.engine.log.Error("step failed", "sequences", len(s.entries), "tokens", s.tokens, "error", err)
+	}
+}
+
+// Commit ends the step: the new tokens are part of their sequences. It does not
+// wait for the device. Where a layer is missing or a launch failed, it aborts
+// the step and says so.
+func (s *Step) Commit() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return fmt.Errorf("serve: commit: %w", ErrEnded)
+	}
+	err := s.err
+	for layer := 0; err == nil && layer < len(s.attended); layer++ {
+		if !s.attended[layer] {
+			err = fmt.Errorf("serve: commit: %w: layer %d of %d was not attended", ErrIncomplete, layer, len(s.attended))
+		}
+	}
+	if err != nil {
+		s.abort()
+		return err
+	}
+	m := s.engine.metrics
+	m.steps.Observe(time.Since(s.start).Seconds())
+	m.tokens.Add(float64(s.tokens))
+	m.reads.Add(float64(s.reads))
+	m.shared.Add(float64(s.shared))
+	s.end()
+	return nil
+}
+
+// Abort ends the step and takes the new tokens away again. Once the step has
+// ended it does nothing.
+func (s *Step) Abort() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ended {
+		s.abort()
+	}
+}
+
+func (s *Step) abort() {
+	s.engine.metrics.aborted.Inc()
+	s.rollBack()
+}
+
+// rollBack takes the new tokens away and ends the step. Work that is queued may
+// still write them: whoever gets their pages queues behind it.
+func (s *Step) rollBack() {
+	for _, entry := range s.entries[:s.extended] {
+		kv := entry.Sequence.kv
+		// It fails only where the engine is closed, and then there is nothing to keep.
+		_ = kv.Truncate(kv.Tokens() - entry.Tokens)
+	}
+	s.end()
+}
+
+func (s *Step) end() {
+	s.ended = true
+	for _, entry := range s.entries {
+		entry.Sequence.unclaim()
+	}
+	if s.space != nil {
+		s.engine.giveSpace(s.space)
+	}
+	if s.graph != nil {
+		s.graph.busy.Store(false)
+	}
+}

@@ -1,0 +1,281 @@
+package serve_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cpu"
+	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kvcache"
+	"github.com/kgen-project/kgen/runtime/numeric"
+	"github.com/kgen-project/kgen/runtime/rope"
+	"github.com/kgen-project/kgen/runtime/serve"
+	"github.com/kgen-project/kgen/tests/oracle"
+)
+
+// toy is a model of attention alone: a layer's Q, K and V of a token depend on
+// the token and the layer, and its output goes nowhere. So what a sequence must
+// give is known from its tokens.
+type toy struct {
+	model serve.Model
+	rows  [][3][][]float64 // [layers] of Q, K and V: [tokens of the vocabulary][elements]
+	bound float64          // of a row's relative error
+}
+
+const vocabulary = 64
+
+func newToy(m serve.Model) *toy {
+	t := &toy{model: m, rows: make([][3][][]float64, m.Layers)}
+	rng := rand.New(rand.NewPCG(1, 1))
+	norms := [3]float64{}
+	for layer := range t.rows {
+		for i, elements := range []int{m.KVHeads * m.Group * m.HeadDim, m.KVHeads * m.HeadDim, m.KVHeads * m.VHeadDim} {
+			for range vocabulary {
+				row := make([]float64, elements)
+				for j := range row {
+					row[j] = numeric.BF16.Round(rng.NormFloat64())
+				}
+				t.rows[layer][i] = append(t.rows[layer][i], row)
+				for ; len(row) >= m.HeadDim; row = row[m.HeadDim:] {
+					norms[i] = max(norms[i], norm(row[:m.HeadDim]))
+				}
+			}
+		}
+	}
+	// As gen/verify's: 4 epsilon sqrt(1 + sigma^2), sigma the size of a score.
+	sigma := float64(m.Scale) * norms[0] * norms[1] / math.Sqrt(float64(m.HeadDim))
+	t.bound = 4 * numeric.BF16.Epsilon() * math.Sqrt(1+sigma*sigma)
+	return t
+}
+
+func norm(x []float64) float64 {
+	sum := 0.0
+	for _, e := range x {
+		sum += e * e
+	}
+	return math.Sqrt(sum)
+}
+
+func smallModel() serve.Model {
+	variant, err := rope.Rule{Type: "default", Theta: 100, Pairing: rope.Half, RotaryDim: 8, MaxPosition: 4096}.Resolve()
+	if err != nil {
+		panic(err)
+	}
+	return serve.Model{
+		Name: "toy", SpecDigest: "digest", Layers: 2, KVHeads: 2, Group: 2, HeadDim: 8, VHeadDim: 8, PageSize: 4,
+		Encoding: "segment", Rope: variant, Scale: float32(1 / math.Sqrt(8)), RopeScale: 1, Causal: true,
+	}
+}
+
+// cpuKernels are the CPU backend's for a model.
+func cpuKernels(tb testing.TB, dev *cpu.Device, m serve.Model) *cpu.Kernels {
+	tb.Helper()
+	k, err := cpu.NewKernels(dev, cpu.Config{
+		Name: "toy", Group: m.Group, HeadDim: m.HeadDim, VHeadDim: m.VHeadDim, Element: cpu.BF16, Rope: m.Rope,
+		PageSize: m.PageSize, Encoding: cpu.Encoding(m.Encoding), Window: m.Window, SinkTokens: m.SinkTokens,
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return k
+}
+
+// bench is an engine on the CPU and its model.
+type bench struct {
+	*toy
+	dev    cuda.Device
+	engine *serve.Engine
+}
+
+func newBench(tb testing.TB, m serve.Model, o serve.Options) *bench {
+	tb.Helper()
+	dev := cpu.Open(cpu.Options{Workers: 2})
+	e, err := serve.New(dev, cpuKernels(tb, dev, m), m, o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := errors.Join(e.Close(), dev.Close()); err != nil && !errors.Is(err, serve.ErrClosed) {
+			tb.Error(err)
+		}
+	})
+	return &bench{newToy(m), dev, e}
+}
+
+// tensors is device memory for a step's tensors.
+type tensors struct {
+	dev cuda.Device
+	io  serve.IO
+}
+
+func newTensors(dev cuda.Device, m serve.Model, tokens int) (*tensors, error) {
+	t := &tensors{dev: dev}
+	for _, part := range []struct {
+		ptr      *abi.DevicePtr
+		elements int
+	}{
+		{&t.io.Q, m.KVHeads * m.Group * m.HeadDim}, {&t.io.K, m.KVHeads * m.HeadDim},
+		{&t.io.V, m.KVHeads * m.VHeadDim}, {&t.io.Out, m.KVHeads * m.Group * m.VHeadDim},
+	} {
+		ptr, err := dev.Alloc(int64(2 * tokens * part.elements))
+		if err != nil {
+			t.free()
+			return nil, err
+		}
+		*part.ptr = ptr
+	}
+	return t, nil
+}
+
+func (t *tensors) free() {
+	for _, p := range []abi.DevicePtr{t.io.Q, t.io.K, t.io.V, t.io.Out} {
+		if p != 0 {
+			_ = t.dev.Free(p)
+		}
+	}
+}
+
+// put uploads a layer's Q, K and V of the tokens.
+func (t *toy) put(b *tensors, layer int, tokens []int32) error {
+	for i, ptr := range []abi.DevicePtr{b.io.Q, b.io.K, b.io.V} {
+		var data []byte
+		for _, token := range tokens {
+			data = numeric.BF16.Encode(data, t.rows[layer][i][token]...)
+		}
+		if err := b.dev.Upload(ptr, data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forward runs a step's layers and returns their outputs, [layers][tokens][query heads][v head dim].
+func (b *bench) forward(ctx context.Context, s *serve.Step, tokens []int32) ([][]byte, error) {
+	t, err := newTensors(b.dev, b.model, len(tokens))
+	if err != nil {
+		return nil, err
+	}
+	defer t.free()
+	outs := make([][]byte, b.model.Layers)
+	for layer := range outs {
+		if err := b.put(t, layer, tokens); err != nil {
+			return nil, err
+		}
+		if err := s.Attend(layer, t.io); err != nil {
+			return nil, err
+		}
+		if err := s.Wait(ctx); err != nil {
+			return nil, err
+		}
+		outs[layer] = make([]byte, 2*len(tokens)*b.model.KVHeads*b.model.Group*b.model.VHeadDim)
+		if err := b.dev.Download(outs[layer], t.io.Out); err != nil {
+			return nil, err
+		}
+	}
+	return outs, nil
+}
+
+// encode is the callback that registers a document.
+func (b *bench) encode(tokens []int32) serve.Encode {
+	return func(ctx context.Context, s *serve.Step) error {
+		if s.Tokens() != len(tokens) {
+			return fmt.Errorf("a step of %d tokens for a document of %d", s.Tokens(), len(tokens))
+		}
+		outs, err := b.forward(ctx, s, tokens)
+		if err != nil {
+			return err
+		}
+		return b.compare(&request{own: tokens}, len(tokens), outs, 0)
+	}
+}
+
+func (b *bench) register(tb testing.TB, tokens []int32) *kvcache.Chunk {
+	tb.Helper()
+	c, err := b.engine.Register(tb.Context(), tokens, b.encode(tokens))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+// request is what a sequence must hold.
+type request struct {
+	segments []placed
+	offset   int // of the own tokens
+	own      []int32
+}
+
+type placed struct {
+	tokens []int32
+	offset int
+}
+
+// compare holds the outputs of a request's last n own tokens, which begin at row
+// of the step's, to the oracle's.
+func (b *bench) compare(r *request, n int, outs [][]byte, row int) error {
+	m := b.model
+	for layer, out := range outs {
+		p := oracle.Problem{
+			QueryHeads: m.KVHeads * m.Group, KVHeads: m.KVHeads, HeadDim: m.HeadDim, VHeadDim: m.VHeadDim,
+			Rope: m.Rope, Scale: float64(m.Scale), Window: m.Window, SinkTokens: m.SinkTokens,
+		}
+		first := len(r.own) - n
+		for i, token := range r.own[first:] {
+			p.Q = append(p.Q, b.rows[layer][0][token]...)
+			p.Positions = append(p.Positions, r.offset+first+i)
+		}
+		for _, s := range append(r.segments[:len(r.segments):len(r.segments)], placed{r.own, r.offset}) {
+			segment := oracle.Segment{Offset: s.offset, Causal: oracle.All}
+			for _, token := range s.tokens {
+				segment.K = append(segment.K, b.rows[layer][1][token]...)
+				segment.V = append(segment.V, b.rows[layer][2][token]...)
+			}
+			p.Segments = append(p.Segments, segment)
+		}
+		if m.Causal {
+			p.Segments[len(p.Segments)-1].Causal = first
+		}
+		want := oracle.Attend(p).Out
+		elements := p.QueryHeads * m.VHeadDim
+		got := numeric.BF16.Decode(out[2*row*elements:][:2*n*elements])
+		for i := 0; i < len(got); i += m.VHeadDim {
+			difference := make([]float64, m.VHeadDim)
+			for d := range difference {
+				difference[d] = got[i+d] - want[i+d]
+			}
+			if e, limit := norm(difference), b.bound*norm(want[i:i+m.VHeadDim]); !(e <= limit) {
+				return fmt.Errorf("layer %d, row %d, head %d: the output is %.3g from the oracle's, at most %.3g is right",
+					layer, row+i/elements, i%elements/m.VHeadDim, e, limit)
+			}
+		}
+	}
+	return nil
+}
+
+func document(seed uint64, n int) []int32 {
+	rng := rand.New(rand.NewPCG(seed, 9))
+	tokens := make([]int32, n)
+	for i := range tokens {
+		tokens[i] = rng.Int32N(vocabulary)
+	}
+	return tokens
+}
+
+// step runs one step of the batch with its new tokens, and returns its outputs.
+func (b *bench) step(ctx context.Context, batch []serve.Entry, tokens []int32) ([][]byte, error) {
+	s, err := b.engine.Schedule(ctx, batch)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Abort()
+	outs, err := b.forward(ctx, s, tokens)
+	if err != nil {
+		return nil, err
+	}
+	return outs, s.Commit()
+}

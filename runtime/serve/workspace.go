@@ -1,0 +1,292 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kvcache"
+	"github.com/kgen-project/kgen/runtime/schedule"
+)
+
+// workspace is the memory of one step: its lists, built on the host and copied
+// to the device in one piece, and its partial results. It is kept from step to
+// step, so that a step allocates only what is larger than all before it.
+type workspace struct {
+	table     kvcache.Table
+	groups    [2]group // extend (or prefill) and decode
+	segments  []schedule.Segment
+	positions []int32 // of query tokens
+	stored    []int32 // positions that K is stored at
+	slots     []int32 // that K and V are written to
+	host      []byte  // the lists as the device gets them
+	lists     buffer
+	partials  buffer
+	used      bool       // work that uses it may be under way
+	fixed     *fixedSize // nil: sizes and addresses follow the step
+}
+
+// group is the sequences of one kind in a step.
+type group struct {
+	kind      int // index in kinds
+	blocks    []block
+	builder   schedule.Builder
+	sequences []schedule.Sequence
+	lists     schedule.Lists
+}
+
+// block is a sequence's query tokens and segments among the workspace's.
+type block struct {
+	query, queryEnd     int
+	segment, segmentEnd int
+}
+
+// fixedSize is the capacity of a workspace whose addresses a graph knows.
+type fixedSize struct {
+	tokens, slotBegins, items, runs, pages, slots int
+}
+
+// buffer is device memory that grows.
+type buffer struct {
+	ptr   abi.DevicePtr
+	bytes int64
+}
+
+// grow makes the buffer hold n bytes, and some more where it will grow again.
+// What it held is lost. Nothing may be under way that uses it.
+func (b *buffer) grow(dev cuda.Device, n int64, again bool) error {
+	if n <= b.bytes {
+		return nil
+	}
+	if b.ptr != 0 {
+		if err := dev.Free(b.ptr); err != nil {
+			return err
+		}
+		*b = buffer{}
+	}
+	if again {
+		n += n / 4
+	}
+	ptr, err := dev.Alloc(n)
+	if err != nil {
+		return err
+	}
+	*b = buffer{ptr, n}
+	return nil
+}
+
+func (b *buffer) release(dev cuda.Device) error {
+	if b.ptr == 0 {
+		return nil
+	}
+	ptr := b.ptr
+	*b = buffer{}
+	return dev.Free(ptr)
+}
+
+func (w *workspace) release(dev cuda.Device) error {
+	return errors.Join(w.lists.release(dev), w.partials.release(dev))
+}
+
+// takeSpace returns a workspace that nothing under way uses.
+func (e *Engine) takeSpace(ctx context.Context) (*workspace, error) {
+	e.mu.Lock()
+	var w *workspace
+	if n := len(e.free); n > 0 {
+		w, e.free = e.free[n-1], e.free[:n-1]
+	} else {
+		w = &workspace{}
+		e.spaces[w] = struct{}{}
+	}
+	e.mu.Unlock()
+	if err := w.settle(ctx, e); err != nil {
+		e.giveSpace(w)
+		return nil, err
+	}
+	return w, nil
+}
+
+func (e *Engine) giveSpace(w *workspace) {
+	if w.fixed != nil {
+		return // its graph has it
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.free = append(e.free, w)
+}
+
+// settle waits for the work that uses the workspace.
+func (w *workspace) settle(ctx context.Context, e *Engine) error {
+	if !w.used {
+		return nil
+	}
+	err := e.device.Synchronize(ctx, e.stream)
+	if err != nil && ctx.Err() != nil {
+		return err
+	}
+	w.used = false // whatever went wrong has ended
+	return launchError(err)
+}
+
+func (w *workspace) reset() {
+	w.table.Reset()
+	for i := range w.groups {
+		g := &w.groups[i]
+		g.blocks, g.lists = g.blocks[:0], schedule.Lists{}
+	}
+	w.segments, w.positions, w.stored, w.slots = w.segments[:0], w.positions[:0], w.stored[:0], w.slots[:0]
+}
+
+// add appends a block of query tokens to a group: positions from first on, K
+// stored at positions from stored on, and the segments from begin on.
+func (w *workspace) add(g *group, tokens, first, stored, begin int) {
+	query := len(w.positions)
+	g.blocks = append(g.blocks, block{query, query + tokens, begin, len(w.segments)})
+	for i := range tokens {
+		w.positions = append(w.positions, int32(first+i))
+		w.stored = append(w.stored, int32(stored+i))
+	}
+}
+
+// build makes the lists of the groups.
+func (w *workspace) build(options *[len(kinds)]schedule.Options) error {
+	for i := range w.groups {
+		g := &w.groups[i]
+		o := options[g.kind]
+		if w.fixed != nil && g.kind == decode {
+			o.PadItems, o.PadTokens = w.fixed.items, w.fixed.tokens
+		} else if len(g.blocks) == 0 {
+			continue
+		}
+		// Only now: the slices have moved as they grew.
+		g.sequences = g.sequences[:0]
+		for _, b := range g.blocks {
+			g.sequences = append(g.sequences, schedule.Sequence{
+				QueryBegin: int32(b.query), Positions: w.positions[b.query:b.queryEnd], Segments: w.segments[b.segment:b.segmentEnd],
+			})
+		}
+		var err error
+		if g.lists, err = g.builder.Build(g.sequences, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addresses are where a step's lists and partial results are on the device.
+type addresses struct {
+	positions, stored, slots, table abi.DevicePtr
+	groups                          [2]groupAddresses
+}
+
+type groupAddresses struct {
+	items, runs, slotBegin abi.DevicePtr
+	partialOut, partialLSE abi.DevicePtr
+}
+
+// upload copies the lists to the device. Lists of a fixed size stay where they
+// are from step to step.
+func (w *workspace) upload(e *Engine) (addresses, error) {
+	var a addresses
+	p := packer{host: w.host[:0]}
+	f := w.fixed
+	if f == nil {
+		f = &fixedSize{}
+	}
+	for len(w.slots) < f.tokens {
+		w.slots = append(w.slots, -1) // append writes nothing for padding
+	}
+	a.positions = pack(&p, w.positions, f.tokens)
+	a.stored = pack(&p, w.stored, f.tokens)
+	a.slots = pack(&p, w.slots, f.tokens)
+	for i := range w.groups {
+		l := &w.groups[i].lists
+		if len(l.Items) == 0 {
+			continue
+		}
+		a.groups[i].slotBegin = pack(&p, l.SlotBegin, f.slotBegins)
+		a.groups[i].items = pack(&p, l.Items, f.items)
+		a.groups[i].runs = pack(&p, l.Runs, f.runs)
+	}
+	a.table = pack(&p, w.table.Pages, f.pages) // last: the rest of its capacity is not copied
+	w.host = p.host
+	if p.err != nil {
+		return a, p.err
+	}
+	if err := w.lists.grow(e.device, int64(p.end), w.fixed == nil); err != nil {
+		return a, fmt.Errorf("work lists: %w", err)
+	}
+	if err := w.placePartials(&a, e); err != nil {
+		return a, err
+	}
+	for _, ptr := range []*abi.DevicePtr{
+		&a.positions, &a.stored, &a.slots, &a.table,
+		&a.groups[0].items, &a.groups[0].runs, &a.groups[0].slotBegin,
+		&a.groups[1].items, &a.groups[1].runs, &a.groups[1].slotBegin,
+	} {
+		*ptr += w.lists.ptr
+	}
+	w.used = true
+	if err := e.device.Upload(w.lists.ptr, w.host); err != nil {
+		return a, fmt.Errorf("work lists: %w", launchError(err))
+	}
+	return a, nil
+}
+
+// placePartials makes room for partial results, one group's behind the other's.
+func (w *workspace) placePartials(a *addresses, e *Engine) error {
+	slots := 0
+	for i := range w.groups {
+		slots += w.groups[i].lists.Slots
+	}
+	if w.fixed != nil {
+		if slots > w.fixed.slots {
+			return fmt.Errorf("%w: %d partial results, there is room for %d", ErrFixedSize, slots, w.fixed.slots)
+		}
+		slots = w.fixed.slots
+	}
+	heads := int64(e.model.queryHeads())
+	out := heads * int64(e.model.VHeadDim) * 4 // bytes a slot
+	if err := w.partials.grow(e.device, int64(slots)*(out+heads*4), w.fixed == nil); err != nil {
+		return fmt.Errorf("partial results: %w", err)
+	}
+	first := abi.DevicePtr(0)
+	for i := range w.groups {
+		a.groups[i].partialOut = w.partials.ptr + first*abi.DevicePtr(out)
+		a.groups[i].partialLSE = w.partials.ptr + abi.DevicePtr(slots)*abi.DevicePtr(out) + first*abi.DevicePtr(heads*4)
+		first += abi.DevicePtr(w.groups[i].lists.Slots)
+	}
+	return nil
+}
+
+// packer lays lists out one behind the other.
+type packer struct {
+	host []byte // up to the last list
+	end  int    // capacity of the last list included
+	err  error
+}
+
+const listAlignment = 256
+
+// pack adds a list and returns its offset. The next list begins behind the
+// capacity, in elements, or where that is 0, behind the list.
+func pack[T any](p *packer, list []T, capacity int) abi.DevicePtr {
+	if capacity > 0 && len(list) > capacity {
+		p.err = errors.Join(p.err, fmt.Errorf("%w: a list of %d %T, there is room for %d", ErrFixedSize, len(list), *new(T), capacity))
+		return 0
+	}
+	offset := (p.end + listAlignment - 1) / listAlignment * listAlignment
+	data := bytesOf(list)
+	if need := offset + len(data); need > cap(p.host) {
+		grown := make([]byte, len(p.host), need+need/2)
+		copy(grown, p.host)
+		p.host = grown
+	}
+	p.host = p.host[:offset+len(data)]
+	copy(p.host[offset:], data)
+	p.end = offset + max(len(data), capacity*int(unsafe.Sizeof(*new(T))))
+	return abi.DevicePtr(offset)
+}
