@@ -85,7 +85,11 @@ func (c *benchCommand) measure(ctx context.Context, dev cuda.Device, s spec.Spec
 	if err != nil {
 		return nil, err
 	}
-	return bench.Run(ctx, graphs, s, bench.Kernels{Launcher: k.Launcher, Tiles: k.Tiles}, cases, bench.Options{
+	launcher, ok := k.Launcher.(bench.Launcher)
+	if !ok {
+		return nil, fmt.Errorf("bench: the kernels of %s can't be timed", s.Name)
+	}
+	return bench.Run(ctx, graphs, s, bench.Kernels{Launcher: launcher, Tiles: k.Tiles}, cases, bench.Options{
 		Repeats: c.Repeats, Seed: c.Seed, ReadBandwidth: c.Read * 1e12, Product: c.Product * 1e12,
 	})
 }

@@ -18,6 +18,7 @@ type Launcher interface {
 	Extend(s cuda.Stream, p abi.AttendParams) error
 	Decode(s cuda.Stream, p abi.AttendParams) error
 	Merge(s cuda.Stream, p abi.MergeParams) error
+	Blocks(kind abi.Kind) int
 }
 
 // CacheMapper is a Launcher whose kernels may need tensor maps of the caches.

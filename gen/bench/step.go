@@ -45,7 +45,7 @@ func newStep(dev cuda.Device, s spec.Spec, k Kernels, c Case, seed uint64) (*ste
 		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize,
 	}
 	if c.Kind != spec.Prefill {
-		o = o.Fill(dev.Info().Multiprocessors, m.KVHeads, tile.Keys)
+		o = o.Fill(k.Blocks(abi.Kind(c.Kind)), m.KVHeads, tile.Keys)
 	}
 	lists, err := schedule.Build(sequences, o)
 	if err != nil {

@@ -44,6 +44,16 @@ func (s *Set) attend(stream cuda.Stream, kind abi.Kind, p abi.AttendParams) erro
 	return launch(s, stream, kind, &p, x, y)
 }
 
+// Blocks is how many blocks of a kind that attends the device runs at a time, about:
+// what a sequence is cut for (schedule.Options.Fill).
+func (s *Set) Blocks(kind abi.Kind) int {
+	const sm80PerMultiprocessor = 2 // as gen/plan makes them fit
+	if l, ok := s.kernels[kind]; ok && l.artifact.Family == "sm90" {
+		return s.multiprocessors
+	}
+	return sm80PerMultiprocessor * s.multiprocessors
+}
+
 // Merge launches merge on the stream, a warp for each query head of a token.
 // With no tokens it does nothing.
 func (s *Set) Merge(stream cuda.Stream, p abi.MergeParams) error {

@@ -52,22 +52,19 @@ type Options struct {
 	PadItems, PadTokens int
 }
 
-// blocksPerSM is how many blocks of attend a multiprocessor holds at a time.
-const blocksPerSM = 2
-
-// Fill returns o with the cuts by which one sequence alone fills a device. With
-// keys the keys of a tile, and for a sequence of n query tokens and T keys:
+// Fill returns o with the cuts by which one sequence alone fills a device that runs
+// so many blocks of the kernel at a time. With keys the keys of a tile, and for a
+// sequence of n query tokens and T keys:
 //
 //	tiles = ceil(n / floor(Rows / Group))
-//	parts = max(1, floor(floor(2 multiprocessors / kvHeads) / tiles))
+//	parts = max(1, floor(floor(blocks / kvHeads) / tiles))
 //	cut   = c ceil(T / (c parts)), c = max(4 keys, 256)
 //
-// Two blocks a multiprocessor and KV head are as many as run at a time; parts
-// below c keys cost more in partial results than they gain. Nothing else goes
+// Parts below c keys cost more in partial results than they gain. Nothing else goes
 // in: a sequence is cut the same way alone and in any batch.
-func (o Options) Fill(multiprocessors, kvHeads, keys int) Options {
+func (o Options) Fill(blocks, kvHeads, keys int) Options {
 	o.SplitTokens = max(4*keys, 256)
-	o.MaxItems = max(1, blocksPerSM*multiprocessors/max(1, kvHeads))
+	o.MaxItems = max(1, blocks/max(1, kvHeads))
 	return o
 }
 

@@ -1,6 +1,6 @@
 // attend, many rows, on Hopper: prefill and extend. Of the first warpgroup, one warp
-// keeps the tensor copies of K and V in flight and three rotate queries ahead of
-// their use; each further warpgroup owns 64 rows of the tile and does the softmax of
+// keeps the tensor copies of K in flight, one those of V, and two rotate queries ahead
+// of their use; each further warpgroup owns 64 rows of the tile and does the softmax of
 // one tile of keys under the products of the next. Blocks are persistent: the copies
 // and rotations of the next item start under the end of this one.
 #pragma once
@@ -24,40 +24,39 @@ struct AttendSm90Shared {
   unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
 
-// ---- the producer ----
+// ---- the producers ----
 
-template <class Config>
-__device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane) {
-  const int32_t* pages = pointer<int32_t>(params.page_table);
-  RingPlace<Config::stages> key, value;
+// One warp: K, or V. Item after item, tile after tile; K's warp also publishes what
+// each tile is, and after an item's last one a tile that does not exist.
+template <class Config, int Dim, bool Keys>
+__device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
+                                        const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
+  RingPlace<Config::stages> place;
+  TileCopier<Config, Dim> copier = {map, pointer<int32_t>(params.page_table), lane};
   for (Work work = Work::first(params); work.exists(); work.next()) {
     const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
     const int kv_head = work.index % params.kv_heads, run_end = item.run_end;
     if (item.q_count == 0) continue;
-    for (KeyTile tile = first_tile(params, item.run_begin, run_end);; tile = tile_after<Config::keys>(params, tile, run_end)) {
-      wait_for_stage(shared.key_free[key.stage], key.parity ^ 1);
+    copier.look_up(first_tile(params, item.run_begin, run_end));
+    while (Keys || copier.tile.exists()) {
+      const KeyTile tile = copier.tile;
+      wait_for_stage(all_free[place.stage], place.parity ^ 1);
+      const uint32_t full = ptx::shared_address(&all_full[place.stage]);
       if (lane == 0) {
-        shared.tile[key.stage] = tile;
-        ptx::barrier_arrive_expecting(ptx::shared_address(&shared.key_full[key.stage]), tile_bytes<Config, Config::head_dim>(tile));
+        if (Keys) shared.tile[place.stage] = tile;
+        ptx::barrier_arrive_expecting(full, copier.bytes());
       }
       ptx::sync_warp();
-      copy_tile<Config>(shared.key[key.stage], params.k_map, ptx::shared_address(&shared.key_full[key.stage]), tile, pages, kv_head, lane);
-      key.advance();
+      copier.copy(stages[place.stage], full, kv_head, tile_after<Config::keys>(params, tile, run_end));
+      place.advance();
       if (!tile.exists()) break;
-      wait_for_stage(shared.value_free[value.stage], value.parity ^ 1);
-      if (lane == 0) {
-        ptx::barrier_arrive_expecting(ptx::shared_address(&shared.value_full[value.stage]), tile_bytes<Config, Config::v_head_dim>(tile));
-      }
-      ptx::sync_warp();
-      copy_tile<Config>(shared.value[value.stage], params.v_map, ptx::shared_address(&shared.value_full[value.stage]), tile, pages, kv_head, lane);
-      value.advance();
     }
   }
 }
 
 // ---- the rotators ----
 
-constexpr int rotator_threads = 96;
+constexpr int rotator_threads = 64;
 
 // Publishes each item's queries, once for each run that needs a rotation of its own.
 template <class Config>
@@ -238,9 +237,11 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   if (thread < 128) {
     if constexpr (consumers == 2) ptx::registers_give<72>();
     if (thread < 32) {
-      produce<Config>(params, shared, thread);
+      produce<Config, Config::head_dim, true>(params, shared, shared.key, params.k_map, shared.key_full, shared.key_free, thread);
+    } else if (thread < 64) {
+      produce<Config, Config::v_head_dim, false>(params, shared, shared.value, params.v_map, shared.value_full, shared.value_free, thread - 32);
     } else {
-      rotate_queries<Config>(params, shared, thread - 32);
+      rotate_queries<Config>(params, shared, thread - 64);
     }
   } else {
     if constexpr (consumers == 2) ptx::registers_take<216>();

@@ -1,5 +1,5 @@
-// attend, few rows, on Hopper: decode. One warp keeps the tensor copies in flight;
-// the others take the tiles of keys in turn, each with its own rotated queries and
+// attend, few rows, on Hopper: decode. One warp keeps the tensor copies of K in
+// flight, one those of V; the others take the tiles of keys in turn, each with its own rotated queries and
 // its own softmax over all rows, and merge at the end of an item. Blocks are
 // persistent: the copies of the next item start under the merge of this one.
 #pragma once
@@ -11,7 +11,7 @@ namespace kgen {
 
 template <class Config>
 struct DecodeSm90Shared {
-  static constexpr int consumers = Config::warps - 1;
+  static constexpr int consumers = Config::warps - 2;
   // A stage's tiles are then all one consumer's, within an item. Otherwise one could
   // wait for a phase of `full` while the phase before it, another's, is not complete,
   // and take the one before that, of the same parity, for it.
@@ -30,34 +30,39 @@ struct DecodeSm90Shared {
   alignas(8) unsigned long long full[Config::stages], free[Config::stages];
 };
 
-// An item's tiles go to the consumers in turn, from consumer 0 on; after the last,
-// each consumer gets one that does not exist, whose `begin` is the number of tiles.
-template <class Config>
-__device__ __forceinline__ void produce_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int lane) {
-  const int32_t* pages = pointer<int32_t>(params.page_table);
+// One warp: K, or V. An item's tiles go to the consumers in turn, from consumer 0 on;
+// after the last, each consumer gets one that does not exist, whose `begin` is the
+// number of tiles.
+template <class Config, int Dim, bool Keys>
+__device__ __forceinline__ void produce_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, const void* map, int lane) {
   RingPlace<Config::stages> place;
+  TileCopier<Config, Dim> copier = {map, pointer<int32_t>(params.page_table), lane};
   for (Work work = Work::first(params); work.exists(); work.next()) {
     const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
     const int kv_head = work.index % params.kv_heads, run_end = item.run_end;
     if (item.q_count == 0) continue;
-    KeyTile tile = first_tile(params, item.run_begin, run_end);
+    copier.look_up(first_tile(params, item.run_begin, run_end));
     for (int tiles = 0, ends = 0; ends < DecodeSm90Shared<Config>::consumers; place.advance()) {
-      const uint32_t full = ptx::shared_address(&shared.full[place.stage]);
-      wait_for_stage(shared.free[place.stage], place.parity ^ 1);
-      if (!tile.exists()) {
+      KeyTile tile = copier.tile;
+      if (tile.exists()) {
+        ++tiles;
+      } else {
         tile.begin = tile.end = tiles;
         ++ends;
-      } else {
-        ++tiles;
       }
+      wait_for_stage(shared.free[place.stage], place.parity ^ 1);
+      const uint32_t full = ptx::shared_address(&shared.full[place.stage]);
       if (lane == 0) {
-        shared.tile[place.stage] = tile;
-        ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::head_dim>(tile) + tile_bytes<Config, Config::v_head_dim>(tile));
+        if (Keys) shared.tile[place.stage] = tile;
+        ptx::barrier_arrive_expecting(full, copier.bytes());
       }
       ptx::sync_warp();
-      copy_tile<Config>(shared.stage[place.stage].key, params.k_map, full, tile, pages, kv_head, lane);
-      copy_tile<Config>(shared.stage[place.stage].value, params.v_map, full, tile, pages, kv_head, lane);
-      tile = tile_after<Config::keys>(params, tile, run_end);
+      auto& stage = shared.stage[place.stage];
+      if constexpr (Keys) {
+        copier.copy(stage.key, full, kv_head, tile_after<Config::keys>(params, tile, run_end));
+      } else {
+        copier.copy(stage.value, full, kv_head, tile_after<Config::keys>(params, tile, run_end));
+      }
     }
   }
 }
@@ -139,7 +144,7 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
   const int lane = ptx::lane_index(), warp = ptx::warp_index();
   if (ptx::thread_index() == 0) {
     for (int s = 0; s < Config::stages; ++s) {
-      ptx::barrier_init(ptx::shared_address(&shared.full[s]), 1);
+      ptx::barrier_init(ptx::shared_address(&shared.full[s]), 2);
       ptx::barrier_init(ptx::shared_address(&shared.free[s]), 1);
     }
     ptx::barrier_init_fence();
@@ -148,7 +153,9 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
   }
   ptx::sync_threads();
   if (warp == Config::warps - 1) {
-    produce_for_decode<Config>(params, shared, lane);
+    produce_for_decode<Config, Config::head_dim, true>(params, shared, params.k_map, lane);
+  } else if (warp == Config::warps - 2) {
+    produce_for_decode<Config, Config::v_head_dim, false>(params, shared, params.v_map, lane);
   } else {
     consume_for_decode<Config>(params, shared, warp, lane);
   }

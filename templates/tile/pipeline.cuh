@@ -37,6 +37,7 @@ __device__ __forceinline__ void wait_for_stage(unsigned long long& free, int par
 // of the tile's part of a larger page.
 template <class Config>
 struct Boxes {
+  static_assert(Config::keys / (Config::page_size < Config::keys ? Config::page_size : Config::keys) <= 32, "a lane for each box");
   static constexpr int rows = Config::page_size < Config::keys ? Config::page_size : Config::keys;
   static constexpr int bytes = rows * column_elements * 2;
 
@@ -46,23 +47,43 @@ struct Boxes {
   }
 };
 
-// What copy_tile brings.
+// One warp's copies of K or of V, Dim elements a token. Lane i looks up the page of
+// the i-th box, one tile ahead of its use, so that the copies never wait for the
+// page table.
 template <class Config, int Dim>
-__device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Config>::of(tile) * (Dim / column_elements) * Boxes<Config>::bytes; }
+struct TileCopier {
+  static constexpr int columns = Dim / column_elements;
+  const void* map;
+  const int32_t* page_table;
+  int lane;
+  KeyTile tile;  // that comes next
+  int page;      // of this lane's box in it
 
-// Starts the copies of one KV head of a tile's pages; lane i takes the i-th box.
-// Rows of the tile that no page has are left as they are.
-template <class Config, int Dim>
-__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const KeyTile& tile,
-                                          const int32_t* pages, int kv_head, int lane) {
-  constexpr int columns = Dim / column_elements;
-#pragma unroll 1  // the producer has few registers
-  for (int i = lane; i < Boxes<Config>::of(tile) * columns; i += 32) {
-    const int box = i / columns, column = i % columns, token = tile.begin + box * Boxes<Config>::rows;
-    ptx::tensor_copy(ptx::shared_address(target.bytes) + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full,
-                     column * column_elements, token % Config::page_size, kv_head, pages[tile.page + token / Config::page_size]);
+  __device__ __forceinline__ void look_up(const KeyTile& next) {
+    tile = next;
+    page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
   }
-}
+  __device__ __forceinline__ int bytes() const { return Boxes<Config>::of(tile) * columns * Boxes<Config>::bytes; }
+
+  // Starts the copies of the tile's pages; rows of the target that no page has are
+  // left as they are. Then looks up `next`.
+  __device__ __forceinline__ void copy(ColumnTile<Config::keys, Dim>& target, uint32_t full, int kv_head, const KeyTile& next) {
+    const uint32_t bytes = ptx::shared_address(target.bytes);
+    const int boxes = Boxes<Config>::of(tile), place = tile.begin % Config::page_size, this_page = page;
+    look_up(next);
+#pragma unroll 4
+    for (int box = 0; box < boxes; ++box) {
+      const int p = ptx::shuffle(this_page, box);
+      if (lane == 0) {
+#pragma unroll
+        for (int column = 0; column < columns; ++column) {
+          ptx::tensor_copy(bytes + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full, column * column_elements,
+                           place, kv_head, p);
+        }
+      }
+    }
+  }
+};
 
 // Zeros the rows of a tile of values that lie past the end of their run: a zero
 // weight times what a page held before could be NaN.
