@@ -87,16 +87,13 @@ void kgen_load_16(const void* p, int line) {
   }
 }
 
-void kgen_store_16(void* p, const void* x, int line) {
+void kgen_store_16(void* p, int line) {
   using namespace kgen_emulator;
   check_16(p, "store_16", line);
   if (in_shared(p)) {
     uint32_t offset = static_cast<uint32_t>(static_cast<unsigned char*>(p) - machine.shared.begin());
     machine.shared_at(shared_base + offset, "store_16", line);
-    machine.busy = 1;
-    const Conflict c = machine.shadow.write(offset / 16, machine.now(), memcmp(p, x, 16) == 0);
-    machine.busy = 0;
-    machine.check(c, "store_16", line, "writes", p);
+    machine.check(machine.shadow.write(offset / 16, machine.now()), "store_16", line, "writes", p);
     machine.counters.shared_store_bytes += 16;
   } else {
     machine.counters.store_bytes += 16;

@@ -24,7 +24,6 @@
 //     a write and another access of the same 16 bytes by different threads
 //     must have a barrier of theirs between them, or what a barrier hands on
 //     from one to the other (in one warp: an instruction of the whole warp).
-//     Storing the bytes that are there already races with nobody.
 //     A copy's destination may not be touched before its thread has waited for
 //     it, nor a tensor copy's by anyone who has not waited on its mbarrier.
 //   - mbarriers count arrivals and bytes; a thread that waits for a phase lets
@@ -235,7 +234,7 @@ inline uint4 load_16(const void* p, int line = __builtin_LINE()) {
   return *static_cast<const uint4*>(p);
 }
 inline void store_16(void* p, uint4 x, int line = __builtin_LINE()) {
-  kgen_store_16(p, &x, line);
+  kgen_store_16(p, line);
   *static_cast<uint4*>(p) = x;
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 #include <stdint.h>
 
-#include <map>
 #include <vector>
 
 namespace kgen_emulator {
@@ -66,7 +65,6 @@ class Shadow {
     readers_ = warps + warps / 4;
     cells_.assign(bytes / 16, Cell());
     reads_.resize(cells_.size() * static_cast<size_t>(readers_));  // what counts is in Cell::readers
-    others_.clear();
     fences_.assign(static_cast<size_t>(warps) * 32, 0);
   }
   // The thread orders its writes before later accesses of the asynchronous proxy.
@@ -74,7 +72,7 @@ class Shadow {
 
   // A copy of cp.async from `now` on may write the cell at any time, until landed.
   Conflict copy(uint32_t cell, const Moment& now) {
-    Conflict c = write(cell, now, false);
+    Conflict c = write(cell, now);
     Cell& x = cells_[cell];
     x.copies++;
     x.copier = static_cast<int16_t>(now.thread);
@@ -82,38 +80,31 @@ class Shadow {
   }
   // The thread has waited for its copy.
   void landed(uint32_t cell, const Moment& now) {
-    if (cells_[cell].copies) cells_[cell].copies--;
-    wrote(cell, now.warp(), now.syncs, now.thread);
+    Cell& x = cells_[cell];
+    if (x.copies) x.copies--;
+    wrote(x, now.warp(), now.syncs, now.thread);
   }
-  // Threads may write the same bytes with no barrier between: `same` says that
-  // the cell holds what is written.
-  Conflict write(uint32_t cell, const Moment& now, bool same) {
+  Conflict write(uint32_t cell, const Moment& now) {
     Conflict c = before_write(cell, now);
-    if (!c.text) {
-      wrote(cell, now.warp(), now.syncs, now.thread);
-    } else if (same && !cells_[cell].copies && cells_[cell].writer.clock < max_warps) {
-      others_[cell].push_back(cells_[cell].writer);
-      cells_[cell].writer = writer(now.warp(), now.syncs, now.thread);
-      cells_[cell].shared = true;
-      return {};
-    }
+    if (!c.text) wrote(cells_[cell], now.warp(), now.syncs, now.thread);
     return c;
   }
   // A tensor copy that the barrier's phase `phase` waits for, from `now` on.
   Conflict tensor_write(uint32_t cell, const Moment& now, int barrier, uint32_t phase) {
     Conflict c = before_write(cell, now);
-    if (!c.text && unfenced(cells_[cell].writer)) c = {no_fence, cells_[cell].writer.thread};
-    if (!c.text) wrote(cell, barrier_clock + barrier, phase, now.thread);
+    if (!c.text) c = unfenced(cells_[cell]);
+    if (!c.text) wrote(cells_[cell], barrier_clock + barrier, phase, now.thread);
     return c;
   }
   Conflict read(uint32_t cell, const Moment& now) {
-    Conflict c = before_read(cell, now, false);
+    Conflict c = before_read(cell, now);
     if (!c.text) mark(cell, now.warp(), now.syncs, now.thread);
     return c;
   }
   // A product of the warpgroup's group `group`, from `now` on.
   Conflict product_read(uint32_t cell, const Moment& now, uint32_t group) {
-    Conflict c = before_read(cell, now, true);
+    Conflict c = before_read(cell, now);
+    if (!c.text) c = unfenced(cells_[cell]);
     if (!c.text) mark(cell, warps_ + now.warp() / 4, group, now.thread);
     return c;
   }
@@ -126,52 +117,30 @@ class Shadow {
   static constexpr const char* after_product =
       "that a wgmma of thread %d's warpgroup reads, with no wgmma_wait by the warpgroup and barrier between";
   static constexpr const char* no_fence = "after thread %d wrote it with no fence_async_shared afterwards";
-  struct Writer {
-    int16_t thread = -1;  // -1: nobody
-    uint8_t clock = 0;
-    uint16_t fences = 0;  // of the thread, when it wrote
-    uint32_t time = 0;    // of the clock
-  };
   struct Cell {
-    Writer writer;             // the last
-    bool shared = false;       // others_ has more, who wrote the same
-    int16_t copier = -1;       // thread
+    int16_t writer = -1, copier = -1;  // threads
+    uint8_t clock = 0;                 // the writer's
     uint16_t copies = 0;
-    uint64_t readers = 0;      // since it was written: warps, then warpgroups
+    uint16_t fences = 0;   // of the writer, when it wrote
+    uint32_t time = 0;     // of clock
+    uint64_t readers = 0;  // since then: warps, then warpgroups
   };
   struct Read {
     uint32_t time;
     int16_t thread;
   };
 
-  // A reader must come after one of those who wrote the same; for the
-  // asynchronous proxy, after one whose fence came afterwards.
-  Conflict before_read(uint32_t cell, const Moment& now, bool product) const {
+  Conflict before_read(uint32_t cell, const Moment& now) const {
     const Cell& x = cells_[cell];
     if (x.copies) return {in_flight, x.copier};
-    Conflict c = before_read_of(x.writer, now, product);
-    if (!c.text || !x.shared) return c;
-    for (const Writer& w : others_.at(cell)) {
-      if (!before_read_of(w, now, product).text) return {};
+    if (x.writer >= 0 && !now.follows(x.clock, x.time, x.writer)) {
+      return {x.clock < max_warps ? after_write : after_tensor, x.writer};
     }
-    return c;
-  }
-  Conflict before_read_of(const Writer& w, const Moment& now, bool product) const {
-    if (w.thread >= 0 && !now.follows(w.clock, w.time, w.thread)) return {w.clock < max_warps ? after_write : after_tensor, w.thread};
-    if (product && unfenced(w)) return {no_fence, w.thread};
     return {};
   }
-  // A writer must come after all who wrote or read.
   Conflict before_write(uint32_t cell, const Moment& now) const {
-    const Cell& x = cells_[cell];
-    if (x.copies) return {in_flight, x.copier};
-    if (Conflict c = before_read_of(x.writer, now, false); c.text) return c;
-    if (x.shared) {
-      for (const Writer& w : others_.at(cell)) {
-        if (Conflict c = before_read_of(w, now, false); c.text) return c;
-      }
-    }
-    for (uint64_t left = x.readers; left; left &= left - 1) {
+    if (Conflict c = before_read(cell, now); c.text) return c;
+    for (uint64_t left = cells_[cell].readers; left; left &= left - 1) {
       const int i = __builtin_ctzll(left);
       const Read& r = reads_[static_cast<size_t>(cell) * static_cast<size_t>(readers_) + static_cast<size_t>(i)];
       const bool product = i >= warps_;
@@ -181,15 +150,15 @@ class Shadow {
     }
     return {};
   }
-  bool unfenced(const Writer& w) const { return w.thread >= 0 && w.clock < max_warps && fences_[static_cast<size_t>(w.thread)] == w.fences; }
-  Writer writer(int clock, uint32_t time, int thread) const {
-    return {static_cast<int16_t>(thread), static_cast<uint8_t>(clock), fences_[static_cast<size_t>(thread)], time};
+  Conflict unfenced(const Cell& x) const {
+    if (x.writer < 0 || x.clock >= max_warps || fences_[static_cast<size_t>(x.writer)] != x.fences) return {};
+    return {no_fence, x.writer};
   }
-  void wrote(uint32_t cell, int clock, uint32_t time, int thread) {
-    Cell& x = cells_[cell];
-    if (x.shared) others_.erase(cell);
-    x.shared = false;
-    x.writer = writer(clock, time, thread);
+  void wrote(Cell& x, int clock, uint32_t time, int thread) {
+    x.writer = static_cast<int16_t>(thread);
+    x.clock = static_cast<uint8_t>(clock);
+    x.time = time;
+    x.fences = fences_[static_cast<size_t>(thread)];
     x.readers = 0;
   }
   void mark(uint32_t cell, int reader, uint32_t time, int thread) {
@@ -199,7 +168,6 @@ class Shadow {
 
   int warps_ = 0, readers_ = 0;
   std::vector<Cell> cells_;
-  std::map<uint32_t, std::vector<Writer>> others_;  // by cell
   std::vector<Read> reads_;        // [cell][reader]
   std::vector<uint16_t> fences_;   // [thread]
 };
