@@ -1,5 +1,7 @@
 // mbarriers, named barriers and registers; how a block stops when nothing can go on.
 #pragma once
+#include <algorithm>
+
 #include "machine.hpp"
 
 namespace kgen_emulator {
@@ -151,9 +153,13 @@ inline const char* Machine::left_over() {
       return left_;
     }
   }
-  if (!tensor_copies.empty()) {
-    snprintf(left_, sizeof left_, "a tensor copy (line %d) that was never waited for; thread %d", tensor_copies[0].line, tensor_copies[0].thread);
-    return left_;
+  for (int i = 0; i < barriers.count(); i++) {
+    uint32_t waited = 0;  // phases, by some warp
+    for (const Warp& w : warps) waited = std::max(waited, w.clock.of[barrier_clock + i].time);
+    if (waited < barriers[i].copied) {
+      snprintf(left_, sizeof left_, "a tensor copy (line %d) that was never waited for", barriers[i].copy_line);
+      return left_;
+    }
   }
   for (const Warpgroup& g : warpgroups) {
     const int warp = static_cast<int>(&g - warpgroups.data()) * 4;

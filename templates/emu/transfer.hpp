@@ -86,6 +86,8 @@ void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, in
     machine.check(machine.shadow.tensor_write((dst - shared_base + at) / 16, machine.now(), i, b.phase), "tensor_copy", line, "writes", p + at);
   }
   memset(p, poison, bytes);
+  b.copied = b.phase + 1;
+  b.copy_line = line;
   if (machine.early && machine.random().below(2)) return land(c);
   machine.busy = 1;
   machine.tensor_copies.push_back(c);

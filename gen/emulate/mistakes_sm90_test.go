@@ -1,0 +1,120 @@
+package emulate_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/kgen-project/kgen/gen/emulate"
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cuda"
+)
+
+// launchSM90 runs testdata/mistakes_sm90.cu on fresh buffers; without an error
+// its output must be right.
+func launchSM90(t testing.TB, d *emulate.Device, k cuda.Kernel, which int32) error {
+	t.Helper()
+	const tiles, n = 5, 64
+	random := rand.New(rand.NewPCG(7, 8))
+	q, keys := numbers(random, n*n), numbers(random, tiles*n*n)
+	out := upload(t, d, make([]float32, n*n))
+	params := raw(t, struct {
+		Q, K, Out    abi.DevicePtr
+		Which, Tiles int32
+	}{
+		upload(t, d, encode(bf16, q)),
+		uploadMap(t, d, cuda.TensorMap{
+			Base: upload(t, d, encode(bf16, keys)), Dims: [4]int64{n, n, 1, tiles},
+			Strides: [3]int64{2 * n, 2 * n * n, 2 * n * n}, Box: [4]int{64, n, 1, 1},
+		}),
+		out, which, tiles,
+	})
+	if err := k.Launch(0, one(256, 3*64*128+5*8+8), params); err != nil {
+		return err
+	}
+	got := download[float32](t, d, out, n*n)
+	for i := range n {
+		for j := range n {
+			want := 0.0
+			for tile := range tiles {
+				for e := range n {
+					want += q[i*n+e] * keys[(tile*n+j)*n+e]
+				}
+			}
+			if float64(got[i*n+j]) != want {
+				return fmt.Errorf("wrong output: (%d,%d) is %v, want %v", i, j, got[i*n+j], want)
+			}
+		}
+	}
+	return nil
+}
+
+// Each mistake must be found under every seed, and leave the device usable.
+func TestMistakesSM90(t *testing.T) {
+	const (
+		deadlock = "deadlock: no thread can go on"
+		lacks    = "arrivals and"
+	)
+	for _, c := range []struct {
+		which int32
+		what  string
+		want  []string // one of them
+	}{
+		{0, "no mistake", nil},
+		{1, "no fence for the asynchronous proxy", []string{"wrote it with no fence_async_shared afterwards"}},
+		{2, "no barrier after ordinary stores", []string{"wrote it, with no barrier between", "with no wgmma_wait by the warpgroup and barrier between"}},
+		{3, "no wait for a tensor copy", []string{"without having waited for that copy's phase"}},
+		{4, "no wait for an empty stage", []string{"with no wgmma_wait by the warpgroup", "without having waited for that copy's phase", "expected too few bytes", "one arrival too many"}},
+		{5, "a stage given back before its product was waited for", []string{"with no wgmma_wait by the warpgroup"}},
+		{6, "no wait for the last product", []string{"that was never waited for; warp"}},
+		{7, "too few bytes expected", []string{"expected too few bytes", deadlock}},
+		{8, "too many bytes expected", []string{"and 16 bytes"}},
+		{9, "a barrier of too many arrivals", []string{lacks}},
+		{10, "one arrival too many", []string{"one arrival too many: all 1 of phase 0"}},
+		{11, "no barrier_init_fence", []string{"with no barrier_init_fence afterwards"}},
+		{12, "no sync_threads after barrier_init", []string{"nobody initialised it", "with no sync_threads between"}},
+		{13, "no wgmma_fence", []string{"no wgmma_fence since"}},
+		{14, "an accumulator written to before the wait", []string{"was written to before the wait"}},
+		{15, "no tensor map", []string{"are no tensor map"}},
+		{16, "a crooked tensor map", []string{"is not a multiple of 64"}},
+		{17, "a crooked destination", []string{"is not a multiple of 128"}},
+		{18, "a warp without its products", []string{"that warps 0 to 3 have not all issued", "another warp of the warpgroup issued another product here"}},
+		{19, "a lane with another operand", []string{"the lanes of a warp do not give the same operands"}},
+		{20, "a warp with another operand", []string{"another warp of the warpgroup issued another product here"}},
+		{21, "a parity of 2", []string{"a parity of 2"}},
+		{22, "two counts of one named barrier", []string{"threads here and of", deadlock}},
+		{23, "more registers than there are", []string{"for registers that no warp gives"}},
+		{24, "a warp that gives registers twice, another never", []string{"registers set (registers_take, registers_give)"}},
+		{25, "a descriptor without a swizzle", []string{"has swizzle 0"}},
+		{26, "a barrier overwritten", []string{"was overwritten"}},
+		{27, "no commit", []string{"that was never waited for; warp", "with no wgmma_wait", "no wgmma_fence", deadlock}},
+		{28, "a wait on another stage's barrier", []string{"without having waited for that copy's phase", deadlock}},
+		{29, "a parity that does not change", []string{"with no wgmma_wait by the warpgroup", "without having waited for that copy's phase", deadlock}},
+		{30, "a copy that nobody waits for", []string{"a tensor copy (line 38) that was never waited for"}},
+		{31, "a barrier that nobody initialised", []string{"nobody initialised it"}},
+		{32, "a barrier initialised twice", []string{"holds a barrier already"}},
+		{33, "an accumulator read before the wait", []string{"wrong output: (0,0) is NaN"}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			d := open(t, emulate.Options{Seed: uint64(c.which), LaunchLimit: 5 * time.Second})
+			k := load(t, d, "mistakes_sm90", "mistakes_sm90")
+			for range 20 {
+				err := launchSM90(t, d, k, c.which)
+				if len(c.want) == 0 {
+					if err != nil {
+						t.Fatal(err)
+					}
+					continue
+				}
+				if !containsOne(err, c.want) {
+					t.Fatalf("got error %v, want one of %q", err, c.want)
+				}
+			}
+			if err := launchSM90(t, d, k, 0); err != nil {
+				t.Errorf("a good launch afterwards: %v", err)
+			}
+		})
+	}
+}
