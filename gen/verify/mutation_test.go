@@ -49,7 +49,7 @@ var mutations = []mutation{
 		"ptx::mma_m16n8k16<Element>(scores.block[m][2 * n], a[m], b[1], b[0]);", false},
 	{"weights swapped", spec.Prefill, spec.Segment,
 		"a[m][1] = ptx::pack<Element>(left[2], left[3]);", "a[m][1] = ptx::pack<Element>(left[3], left[2]);", false},
-	{"values not transposed", spec.Decode, spec.Segment, "ptx::ldmatrix_x4_trans(b, step_chunks", "ptx::ldmatrix_x4(b, step_chunks", false},
+	{"values not transposed", spec.Decode, spec.Segment, "ptx::ldmatrix_x4_trans(b, Value::step", "ptx::ldmatrix_x4(b, Value::step", false},
 	{"page stride", spec.Extend, spec.Segment,
 		"static_cast<long long>(page) * Config::page_size + place", "static_cast<long long>(page) * (Config::page_size - 1) + place", false},
 	{"place in the page", spec.Append, spec.Segment, "place = slot % Config::page_size", "place = slot % (Config::page_size / 2)", false},
