@@ -117,9 +117,9 @@
 
 // decode attends from one query token of each sequence, its keys split over many blocks.
 // Takes KgenAttendParams; the grid is (item_count, kv_heads).
-// Machine code: decode_sm90_r16k32s8w9.sm_90a.cubin
-#define KGEN_LLAMA2_7B_DECODE_SM90_ENTRY "kgen_llama2_7b_decode_sm90_r16k32s8w9"
-#define KGEN_LLAMA2_7B_DECODE_SM90_THREADS 288
+// Machine code: decode_sm90_r16k32s8w10.sm_90a.cubin
+#define KGEN_LLAMA2_7B_DECODE_SM90_ENTRY "kgen_llama2_7b_decode_sm90_r16k32s8w10"
+#define KGEN_LLAMA2_7B_DECODE_SM90_THREADS 320
 #define KGEN_LLAMA2_7B_DECODE_SM90_SHARED_BYTES 198656
 #define KGEN_LLAMA2_7B_DECODE_SM90_ROWS 16  // of a tile: query tokens of an item x group, at most
 

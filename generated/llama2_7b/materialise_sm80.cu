@@ -119,6 +119,8 @@ __device__ __forceinline__ float shuffle_xor(float x, int lane_mask) {
   return __shfl_xor_sync(0xffffffffu, x, lane_mask);
 }
 
+__device__ __forceinline__ int shuffle(int x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+
 // ---- arithmetic ----
 __device__ __forceinline__ float exp2_approx(float x) {
   float r;

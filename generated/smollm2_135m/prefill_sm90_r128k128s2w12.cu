@@ -119,6 +119,8 @@ __device__ __forceinline__ float shuffle_xor(float x, int lane_mask) {
   return __shfl_xor_sync(0xffffffffu, x, lane_mask);
 }
 
+__device__ __forceinline__ int shuffle(int x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+
 // ---- arithmetic ----
 __device__ __forceinline__ float exp2_approx(float x) {
   float r;
@@ -1283,6 +1285,7 @@ __device__ __forceinline__ void wait_for_stage(unsigned long long& free, int par
 // of the tile's part of a larger page.
 template <class Config>
 struct Boxes {
+  static_assert(Config::keys / (Config::page_size < Config::keys ? Config::page_size : Config::keys) <= 32, "a lane for each box");
   static constexpr int rows = Config::page_size < Config::keys ? Config::page_size : Config::keys;
   static constexpr int bytes = rows * column_elements * 2;
 
@@ -1292,23 +1295,43 @@ struct Boxes {
   }
 };
 
-// What copy_tile brings.
+// One warp's copies of K or of V, Dim elements a token. Lane i looks up the page of
+// the i-th box, one tile ahead of its use, so that the copies never wait for the
+// page table.
 template <class Config, int Dim>
-__device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Config>::of(tile) * (Dim / column_elements) * Boxes<Config>::bytes; }
+struct TileCopier {
+  static constexpr int columns = Dim / column_elements;
+  const void* map;
+  const int32_t* page_table;
+  int lane;
+  KeyTile tile;  // that comes next
+  int page;      // of this lane's box in it
 
-// Starts the copies of one KV head of a tile's pages; lane i takes the i-th box.
-// Rows of the tile that no page has are left as they are.
-template <class Config, int Dim>
-__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const KeyTile& tile,
-                                          const int32_t* pages, int kv_head, int lane) {
-  constexpr int columns = Dim / column_elements;
-#pragma unroll 1  // the producer has few registers
-  for (int i = lane; i < Boxes<Config>::of(tile) * columns; i += 32) {
-    const int box = i / columns, column = i % columns, token = tile.begin + box * Boxes<Config>::rows;
-    ptx::tensor_copy(ptx::shared_address(target.bytes) + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full,
-                     column * column_elements, token % Config::page_size, kv_head, pages[tile.page + token / Config::page_size]);
+  __device__ __forceinline__ void look_up(const KeyTile& next) {
+    tile = next;
+    page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
   }
-}
+  __device__ __forceinline__ int bytes() const { return Boxes<Config>::of(tile) * columns * Boxes<Config>::bytes; }
+
+  // Starts the copies of the tile's pages; rows of the target that no page has are
+  // left as they are. Then looks up `next`.
+  __device__ __forceinline__ void copy(ColumnTile<Config::keys, Dim>& target, uint32_t full, int kv_head, const KeyTile& next) {
+    const uint32_t bytes = ptx::shared_address(target.bytes);
+    const int boxes = Boxes<Config>::of(tile), place = tile.begin % Config::page_size, this_page = page;
+    look_up(next);
+#pragma unroll 4
+    for (int box = 0; box < boxes; ++box) {
+      const int p = ptx::shuffle(this_page, box);
+      if (lane == 0) {
+#pragma unroll
+        for (int column = 0; column < columns; ++column) {
+          ptx::tensor_copy(bytes + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full, column * column_elements,
+                           place, kv_head, p);
+        }
+      }
+    }
+  }
+};
 
 // Zeros the rows of a tile of values that lie past the end of their run: a zero
 // weight times what a page held before could be NaN.
@@ -1432,8 +1455,8 @@ __device__ __forceinline__ void touch(Accumulator<1, Columns>& a) {
 
 // ======== kernel/attend_sm90.cuh ========
 // attend, many rows, on Hopper: prefill and extend. Of the first warpgroup, one warp
-// keeps the tensor copies of K and V in flight and three rotate queries ahead of
-// their use; each further warpgroup owns 64 rows of the tile and does the softmax of
+// keeps the tensor copies of K in flight, one those of V, and two rotate queries ahead
+// of their use; each further warpgroup owns 64 rows of the tile and does the softmax of
 // one tile of keys under the products of the next. Blocks are persistent: the copies
 // and rotations of the next item start under the end of this one.
 
@@ -1452,40 +1475,39 @@ struct AttendSm90Shared {
   unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
 
-// ---- the producer ----
+// ---- the producers ----
 
-template <class Config>
-__device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane) {
-  const int32_t* pages = pointer<int32_t>(params.page_table);
-  RingPlace<Config::stages> key, value;
+// One warp: K, or V. Item after item, tile after tile; K's warp also publishes what
+// each tile is, and after an item's last one a tile that does not exist.
+template <class Config, int Dim, bool Keys>
+__device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
+                                        const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
+  RingPlace<Config::stages> place;
+  TileCopier<Config, Dim> copier = {map, pointer<int32_t>(params.page_table), lane};
   for (Work work = Work::first(params); work.exists(); work.next()) {
     const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
     const int kv_head = work.index % params.kv_heads, run_end = item.run_end;
     if (item.q_count == 0) continue;
-    for (KeyTile tile = first_tile(params, item.run_begin, run_end);; tile = tile_after<Config::keys>(params, tile, run_end)) {
-      wait_for_stage(shared.key_free[key.stage], key.parity ^ 1);
+    copier.look_up(first_tile(params, item.run_begin, run_end));
+    while (Keys || copier.tile.exists()) {
+      const KeyTile tile = copier.tile;
+      wait_for_stage(all_free[place.stage], place.parity ^ 1);
+      const uint32_t full = ptx::shared_address(&all_full[place.stage]);
       if (lane == 0) {
-        shared.tile[key.stage] = tile;
-        ptx::barrier_arrive_expecting(ptx::shared_address(&shared.key_full[key.stage]), tile_bytes<Config, Config::head_dim>(tile));
+        if (Keys) shared.tile[place.stage] = tile;
+        ptx::barrier_arrive_expecting(full, copier.bytes());
       }
       ptx::sync_warp();
-      copy_tile<Config>(shared.key[key.stage], params.k_map, ptx::shared_address(&shared.key_full[key.stage]), tile, pages, kv_head, lane);
-      key.advance();
+      copier.copy(stages[place.stage], full, kv_head, tile_after<Config::keys>(params, tile, run_end));
+      place.advance();
       if (!tile.exists()) break;
-      wait_for_stage(shared.value_free[value.stage], value.parity ^ 1);
-      if (lane == 0) {
-        ptx::barrier_arrive_expecting(ptx::shared_address(&shared.value_full[value.stage]), tile_bytes<Config, Config::v_head_dim>(tile));
-      }
-      ptx::sync_warp();
-      copy_tile<Config>(shared.value[value.stage], params.v_map, ptx::shared_address(&shared.value_full[value.stage]), tile, pages, kv_head, lane);
-      value.advance();
     }
   }
 }
 
 // ---- the rotators ----
 
-constexpr int rotator_threads = 96;
+constexpr int rotator_threads = 64;
 
 // Publishes each item's queries, once for each run that needs a rotation of its own.
 template <class Config>
@@ -1663,9 +1685,11 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   if (thread < 128) {
     if constexpr (consumers == 2) ptx::registers_give<72>();
     if (thread < 32) {
-      produce<Config>(params, shared, thread);
+      produce<Config, Config::head_dim, true>(params, shared, shared.key, params.k_map, shared.key_full, shared.key_free, thread);
+    } else if (thread < 64) {
+      produce<Config, Config::v_head_dim, false>(params, shared, shared.value, params.v_map, shared.value_full, shared.value_free, thread - 32);
     } else {
-      rotate_queries<Config>(params, shared, thread - 32);
+      rotate_queries<Config>(params, shared, thread - 64);
     }
   } else {
     if constexpr (consumers == 2) ptx::registers_take<216>();

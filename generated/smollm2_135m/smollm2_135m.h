@@ -109,9 +109,9 @@
 
 // decode attends from one query token of each sequence, its keys split over many blocks.
 // Takes KgenAttendParams; the grid is (item_count, kv_heads).
-// Machine code: decode_sm90_r16k32s8w9.sm_90a.cubin
-#define KGEN_SMOLLM2_135M_DECODE_SM90_ENTRY "kgen_smollm2_135m_decode_sm90_r16k32s8w9"
-#define KGEN_SMOLLM2_135M_DECODE_SM90_THREADS 288
+// Machine code: decode_sm90_r16k32s8w10.sm_90a.cubin
+#define KGEN_SMOLLM2_135M_DECODE_SM90_ENTRY "kgen_smollm2_135m_decode_sm90_r16k32s8w10"
+#define KGEN_SMOLLM2_135M_DECODE_SM90_THREADS 320
 #define KGEN_SMOLLM2_135M_DECODE_SM90_SHARED_BYTES 100352
 #define KGEN_SMOLLM2_135M_DECODE_SM90_ROWS 16  // of a tile: query tokens of an item x group, at most
 
