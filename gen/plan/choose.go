@@ -128,8 +128,8 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 	case family == SM90 && kind == spec.Decode:
 		rows := decodeRows(s.Model)
 		return []spec.Tile{
-			{Rows: rows, Keys: 32, Stages: 8, Warps: 10},
-			{Rows: rows, Keys: 32, Stages: 4, Warps: 6},
+			{Rows: rows, Keys: 32, Stages: 8, Warps: 11},
+			{Rows: rows, Keys: 32, Stages: 4, Warps: 7},
 		}
 	case kind == spec.Prefill || kind == spec.Extend:
 		// Two m16 blocks of rows a warp: each fragment of K and V that is read from
@@ -168,7 +168,7 @@ const (
 	keyTileBytes = 6 * 4 // struct KeyTile
 	barriers     = 2 * 8 // a full and a free barrier of a stage
 
-	sm90DecodeProducers = 2 // warps
+	sm90DecodeHelpers = 3 // warps that copy and rotate
 )
 
 // sharedBytes is the size of the kernel's one shared-memory struct; the
@@ -178,9 +178,10 @@ func sharedBytes(m spec.Model, p Plan) int {
 	stages := p.Stages * p.Keys * (m.HeadDim + m.VHeadDim) * elementBytes
 	switch {
 	case p.Family == SM90 && p.Kind == spec.Decode: // struct DecodeSm90Shared
-		consumers := p.Warps - sm90DecodeProducers
-		results := roundUp(consumers*max(query, p.Rows*(2+m.VHeadDim)*4), tileAlign)
-		return roundUp(stages+results+p.Stages*(keyTileBytes+barriers), columnAlign)
+		const queries, queryIndex = 4, 4
+		results := (p.Warps - sm90DecodeHelpers) * p.Rows * (2 + m.VHeadDim) * 4
+		rings := roundUp(p.Stages*(keyTileBytes+queryIndex), 8) + (p.Stages+queries)*barriers
+		return roundUp(queries*query+stages+results+rings, columnAlign)
 	case p.Family == SM90: // struct AttendSm90Shared
 		const queries = 2
 		rings := queries*barriers + p.Stages*(keyTileBytes+2*barriers)
@@ -256,11 +257,11 @@ func checkSM90(s spec.Spec, p Plan, fail func(field, format string, args ...any)
 	case decode && accumulators > mostAccumulators:
 		return fail("rows", "%d rows, %d keys and a V head dim of %d take %d registers a thread for scores and outputs; %d at most",
 			p.Rows, p.Keys, s.Model.VHeadDim, accumulators, mostAccumulators)
-	case decode && (p.Warps <= sm90DecodeProducers || p.Warps > 14):
-		return fail("warps", "family sm90 decodes with two warps that copy and one to twelve more, not %d in all", p.Warps)
-	case decode && p.Stages%(p.Warps-sm90DecodeProducers) != 0:
-		return fail("stages", "family sm90 decodes with a multiple of %d stages, for its %d warps less the two that copy, not %d",
-			p.Warps-sm90DecodeProducers, p.Warps, p.Stages)
+	case decode && (p.Warps <= sm90DecodeHelpers || p.Warps > 15):
+		return fail("warps", "family sm90 decodes with three warps that copy and rotate and one to twelve more, not %d in all", p.Warps)
+	case decode && p.Stages%(p.Warps-sm90DecodeHelpers) != 0:
+		return fail("stages", "family sm90 decodes with a multiple of %d stages, for its %d warps less the three that copy and rotate, not %d",
+			p.Warps-sm90DecodeHelpers, p.Warps, p.Stages)
 	case p.Keys/min(p.Keys, s.Cache.PageSize) > 32:
 		return fail("keys", "family sm90 copies a tile of %d keys in at most 32 pages, not pages of %d", p.Keys, s.Cache.PageSize)
 	case decode && p.Keys > 128:

@@ -205,6 +205,7 @@ inline void mma_m16n8k16<fp16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b
 inline float shuffle_xor(float x, int lane_mask, int line = __builtin_LINE()) {
   return kgen_shuffle_xor(x, lane_mask, line);
 }
+inline float shuffle(float x, int lane, int line = __builtin_LINE()) { return kgen_shuffle_xor(x, kgen_here.thread % 32 ^ lane, line); }
 inline int shuffle(int x, int lane, int line = __builtin_LINE()) {
   float bits;
   memcpy(&bits, &x, sizeof x);

@@ -33,12 +33,9 @@ __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Sh
                                         const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
   RingPlace<Config::stages> place;
   TileCopier<Config, Dim> copier = {map, pointer<int32_t>(params.page_table), lane};
-  for (Work work = Work::first(params); work.exists(); work.next()) {
-    const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
-    const int kv_head = work.index % params.kv_heads, run_end = item.run_end;
-    if (item.q_count == 0) continue;
-    copier.look_up(first_tile(params, item.run_begin, run_end));
-    while (Keys || copier.tile.exists()) {
+  for (WorkStart now = WorkStart::of(params, Work::first(params)), next; now.work.exists; now = next) {
+    copier.look_up(now.tile);
+    for (bool first = true; Keys || copier.tile.exists(); first = false) {
       const KeyTile tile = copier.tile;
       wait_for_stage(all_free[place.stage], place.parity ^ 1);
       const uint32_t full = ptx::shared_address(&all_full[place.stage]);
@@ -47,10 +44,12 @@ __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Sh
         ptx::barrier_arrive_expecting(full, copier.bytes());
       }
       ptx::sync_warp();
-      copier.copy(stages[place.stage], full, kv_head, tile_after<Config::keys>(params, tile, run_end));
+      copier.copy(stages[place.stage], full, now.work.kv_head, tile_after<Config::keys>(params, tile, now.run_end));
       place.advance();
+      if (first) next = now.next(params);
       if (!tile.exists()) break;
     }
+    if (!now.tile.exists()) next = now.next(params);
   }
 }
 
@@ -62,10 +61,9 @@ constexpr int rotator_threads = 64;
 template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
   RingPlace<2> query;
-  for (Work work = Work::first(params); work.exists(); work.next()) {
-    const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
-    if (item.q_count == 0) continue;
-    const QueryRows<Config> rows = query_rows<Config>(params, item, work.index % params.kv_heads);
+  for (Work work = Work::first(params); work.exists; work.next(params)) {
+    const Item& item = pointer<Item>(params.items)[work.item];
+    const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
     for (;;) {
       ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
@@ -98,10 +96,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&free));
   };
 
-  for (Work work = Work::first(params); work.exists(); work.next()) {
-    const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
-    const int kv_head = work.index % params.kv_heads;
-    if (item.q_count == 0) continue;
+  for (Work work = Work::first(params); work.exists; work.next(params)) {
+    const Item& item = pointer<Item>(params.items)[work.item];
+    const int kv_head = work.kv_head;
 
     Accumulator<1, keys> scores;
     Accumulator<1, Config::v_head_dim> output;

@@ -1,7 +1,8 @@
 // attend, few rows, on Hopper: decode. One warp keeps the tensor copies of K in
-// flight, one those of V; the others take the tiles of keys in turn, each with its own rotated queries and
-// its own softmax over all rows, and merge at the end of an item. Blocks are
-// persistent: the copies of the next item start under the merge of this one.
+// flight, one those of V, and one rotates queries ahead of their use; the others take
+// the tiles of keys in turn, each with its own softmax over all rows, and merge at the
+// end of an item. Blocks are persistent: the copies of the next item start under the
+// merge of this one.
 #pragma once
 #include "../tile/item.cuh"
 #include "../tile/pipeline.cuh"
@@ -11,7 +12,8 @@ namespace kgen {
 
 template <class Config>
 struct DecodeSm90Shared {
-  static constexpr int consumers = Config::warps - 2;
+  static constexpr int consumers = Config::warps - 3;
+  static constexpr int queries = 4;
   // A stage's tiles are then all one consumer's, within an item. Otherwise one could
   // wait for a phase of `full` while the phase before it, another's, is not complete,
   // and take the one before that, of the same parity, for it.
@@ -22,12 +24,12 @@ struct DecodeSm90Shared {
     ColumnTile<Config::keys, Config::v_head_dim> value;
   };
   Stage stage[Config::stages];
-  union {
-    SharedTile<Config::rows, Config::head_dim> query[consumers];  // rotated
-    WarpResult<Config> result[consumers];
-  };
+  SharedTile<Config::rows, Config::head_dim> query[queries];  // rotated for one run each
+  WarpResult<Config> result[consumers];
   KeyTile tile[Config::stages];  // that of the stage; one that does not exist ends the item for a warp
+  int tile_query[Config::stages];  // which of the block's queries it takes, counted from its first
   alignas(8) unsigned long long full[Config::stages], free[Config::stages];
+  unsigned long long query_full[queries], query_free[queries];
 };
 
 // One warp: K, or V. An item's tiles go to the consumers in turn, from consumer 0 on;
@@ -37,15 +39,17 @@ template <class Config, int Dim, bool Keys>
 __device__ __forceinline__ void produce_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, const void* map, int lane) {
   RingPlace<Config::stages> place;
   TileCopier<Config, Dim> copier = {map, pointer<int32_t>(params.page_table), lane};
-  for (Work work = Work::first(params); work.exists(); work.next()) {
-    const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
-    const int kv_head = work.index % params.kv_heads, run_end = item.run_end;
-    if (item.q_count == 0) continue;
-    copier.look_up(first_tile(params, item.run_begin, run_end));
+  int query = -1;  // of the tile
+  for (WorkStart now = WorkStart::of(params, Work::first(params)), next; now.work.exists; now = next) {
+    copier.look_up(now.tile);
+    int rotated_run = -1;
     for (int tiles = 0, ends = 0; ends < DecodeSm90Shared<Config>::consumers; place.advance()) {
       KeyTile tile = copier.tile;
+      const bool first = tiles + ends == 0;
       if (tile.exists()) {
         ++tiles;
+        if (needs_rotation(rotated_run, tile.run)) ++query;
+        rotated_run = tile.run;
       } else {
         tile.begin = tile.end = tiles;
         ++ends;
@@ -53,16 +57,40 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
       wait_for_stage(shared.free[place.stage], place.parity ^ 1);
       const uint32_t full = ptx::shared_address(&shared.full[place.stage]);
       if (lane == 0) {
-        if (Keys) shared.tile[place.stage] = tile;
+        if (Keys) shared.tile[place.stage] = tile, shared.tile_query[place.stage] = query;
         ptx::barrier_arrive_expecting(full, copier.bytes());
       }
       ptx::sync_warp();
-      auto& stage = shared.stage[place.stage];
+      const KeyTile after = tile_after<Config::keys>(params, tile, now.run_end);
       if constexpr (Keys) {
-        copier.copy(stage.key, full, kv_head, tile_after<Config::keys>(params, tile, run_end));
+        copier.copy(shared.stage[place.stage].key, full, now.work.kv_head, after);
       } else {
-        copier.copy(stage.value, full, kv_head, tile_after<Config::keys>(params, tile, run_end));
+        copier.copy(shared.stage[place.stage].value, full, now.work.kv_head, after);
       }
+      if (first) next = now.next(params);
+    }
+  }
+}
+
+// One warp: each item's queries, once for each run that needs a rotation of its own.
+template <class Config>
+__device__ __forceinline__ void rotate_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int lane) {
+  RingPlace<DecodeSm90Shared<Config>::queries> place;
+  for (Work work = Work::first(params); work.exists; work.next(params)) {
+    const Item& item = pointer<Item>(params.items)[work.item];
+    const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
+    int rotated_run = -1;
+    for (KeyTile tile = first_tile(params, item.run_begin, item.run_end); tile.exists() && needs_rotation(rotated_run, tile.run);
+         tile = first_tile(params, tile.run + 1, item.run_end)) {
+      rotated_run = tile.run;
+      wait_for_stage(shared.query_free[place.stage], place.parity ^ 1);
+      unsigned char* target = shared.query[place.stage].bytes;
+      rotate_query<Config, Config::rows, 32>(rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, lane, [&](int row, int chunk, uint4 elements) {
+        ptx::store_16(target + tile_byte<Config::head_dim>(row, chunk), elements);
+      });
+      ptx::sync_warp();
+      if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&shared.query_full[place.stage]));
+      place.advance();
     }
   }
 }
@@ -71,47 +99,51 @@ template <class Config>
 __device__ __forceinline__ void consume_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int warp, int lane) {
   using Element = typename Config::Element;
   constexpr int keys = Config::keys, stages = Config::stages, consumers = DecodeSm90Shared<Config>::consumers, m_tiles = Config::rows / 16;
-  const float* rope = pointer<float>(params.rope);
   const float scale_log2 = score_exponent<Config>(params);
   auto wait_for_consumers = [&]() { ptx::named_barrier_sync(1, 32 * consumers); };
 
+  auto arrive = [&](unsigned long long& barrier) {
+    ptx::sync_warp();  // all lanes are done with what it guards
+    if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&barrier));
+  };
+  // Every consumer takes and releases every query, whether it has a tile for it or
+  // not: arrivals then never run ahead of a phase.
+  RingPlace<DecodeSm90Shared<Config>::queries> query_place;
+  int query = -1;  // that is held; -1: none yet
+  auto take_query = [&](int wanted) {
+    for (; query < wanted; ++query) {
+      if (query >= 0) {
+        arrive(shared.query_free[query_place.stage]);
+        query_place.advance();
+      }
+      ptx::barrier_wait(ptx::shared_address(&shared.query_full[query_place.stage]), query_place.parity);
+    }
+  };
+
   unsigned turn = warp;  // of this warp's next stage, counted from the block's first
-  for (Work work = Work::first(params); work.exists(); work.next()) {
-    const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
-    const int kv_head = work.index % params.kv_heads;
-    if (item.q_count == 0) continue;
-    const QueryRows<Config> rows = query_rows<Config>(params, item, kv_head);
+  for (Work work = Work::first(params); work.exists; work.next(params)) {
+    const Item item = pointer<Item>(params.items)[work.item];
+    const int kv_head = work.kv_head;
 
     Accumulator<m_tiles, Config::v_head_dim> output;
     Softmax<m_tiles> softmax;
     output.clear();
     softmax.clear();
     const unsigned first_turn = turn - warp;
-    int rotated_run = -1;
     for (;; turn += consumers) {
       const int stage = turn % stages;
       typename DecodeSm90Shared<Config>::Stage& tiles = shared.stage[stage];
       ptx::barrier_wait(ptx::shared_address(&shared.full[stage]), turn / stages % 2);
       const KeyTile tile = shared.tile[stage];
-      auto release = [&]() {
-        ptx::sync_warp();  // all lanes have read the stage
-        if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&shared.free[stage]));
-      };
+      take_query(shared.tile_query[stage]);
       if (!tile.exists()) {
-        release();
+        arrive(shared.free[stage]);
         turn = first_turn + tile.begin + consumers + warp;
         break;
       }
 
-      if (needs_rotation(rotated_run, tile.run)) {
-        rotate_query<Config, Config::rows, 32>(rows, rope, rotation_base(tile), params.rope_scale, 0, lane, [&](int row, int chunk, uint4 elements) {
-          ptx::store_16(shared.query[warp].bytes + tile_byte<Config::head_dim>(row, chunk), elements);
-        });
-        rotated_run = tile.run;
-        ptx::sync_warp();
-      }
       Accumulator<m_tiles, keys> scores;
-      query_times_keys<Element, Config::head_dim>(scores, shared.query[warp], 0, tiles.key, lane);
+      query_times_keys<Element, Config::head_dim>(scores, shared.query[query_place.stage], 0, tiles.key, lane);
 #if KGEN_SOFT_CAP
       cap_scores<Config>(scores, params.scale);
 #endif
@@ -125,14 +157,13 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
         ptx::sync_warp();
       }
       add_weights_times_values<Element>(output, scores, tiles.value, lane);
-      release();
+      arrive(shared.free[stage]);
     }
 
     softmax.finish();
-    wait_for_consumers();  // the results take the place of the queries
     store_result<Config>(shared.result[warp], output, softmax, lane);
     wait_for_consumers();
-    merge_warps<Config, consumers>(params, item, kv_head, rows.count, shared.result, scale_log2, warp, lane);
+    merge_warps<Config, consumers>(params, item, kv_head, item.q_count * Config::group, shared.result, scale_log2, warp, lane);
     wait_for_consumers();
   }
 }
@@ -147,6 +178,10 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
       ptx::barrier_init(ptx::shared_address(&shared.full[s]), 2);
       ptx::barrier_init(ptx::shared_address(&shared.free[s]), 1);
     }
+    for (int q = 0; q < DecodeSm90Shared<Config>::queries; ++q) {
+      ptx::barrier_init(ptx::shared_address(&shared.query_full[q]), 1);
+      ptx::barrier_init(ptx::shared_address(&shared.query_free[q]), DecodeSm90Shared<Config>::consumers);
+    }
     ptx::barrier_init_fence();
     ptx::tensor_map_prefetch(params.k_map);
     ptx::tensor_map_prefetch(params.v_map);
@@ -156,6 +191,8 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
     produce_for_decode<Config, Config::head_dim, true>(params, shared, params.k_map, lane);
   } else if (warp == Config::warps - 2) {
     produce_for_decode<Config, Config::v_head_dim, false>(params, shared, params.v_map, lane);
+  } else if (warp == Config::warps - 3) {
+    rotate_for_decode<Config>(params, shared, lane);
   } else {
     consume_for_decode<Config>(params, shared, warp, lane);
   }

@@ -115,6 +115,8 @@ __device__ __forceinline__ float shuffle_xor(float x, int lane_mask) {
   return __shfl_xor_sync(0xffffffffu, x, lane_mask);
 }
 
+// The value of another lane.
+__device__ __forceinline__ float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 __device__ __forceinline__ int shuffle(int x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 
 // ---- arithmetic ----

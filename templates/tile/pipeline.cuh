@@ -16,13 +16,52 @@ struct RingPlace {
   }
 };
 
-// One block's share of the work: every grid_x()-th pair of an item and a KV head.
+// One block's share of the work: of every grid_x() pairs of an item and a KV head,
+// one. Items come heaviest first, so every other round goes backwards: then no block
+// has the heavier one of each round. Items that hold no query tokens are passed over.
 struct Work {
-  int index, end;
+  int round, item, kv_head;
+  bool exists;
 
-  __device__ __forceinline__ static Work first(const AttendParams& params) { return {ptx::block_x(), params.item_count * params.kv_heads}; }
-  __device__ __forceinline__ bool exists() const { return index < end; }
-  __device__ __forceinline__ void next() { index += ptx::grid_x(); }
+  __device__ __forceinline__ static Work first(const AttendParams& params) {
+    Work work = {-1, 0, 0, true};
+    work.next(params);
+    return work;
+  }
+  __device__ __forceinline__ void next(const AttendParams& params) {
+    const int blocks = ptx::grid_x();
+    do {
+      ++round;
+      const int index = round * blocks + (round % 2 == 0 ? ptx::block_x() : blocks - 1 - ptx::block_x());
+      item = index / params.kv_heads;
+      kv_head = index % params.kv_heads;
+      // The last round may be short: its places in the middle, not at the end, then
+      // have no work where it goes backwards.
+      exists = round * blocks < params.item_count * params.kv_heads;
+    } while (exists && (item >= params.item_count || pointer<Item>(params.items)[item].q_count == 0));
+  }
+};
+
+// The first tile of a block's next piece of work, found ahead of its use.
+struct WorkStart {
+  Work work;
+  int run_end;
+  KeyTile tile;
+
+  __device__ __forceinline__ static WorkStart of(const AttendParams& params, const Work& work) {
+    WorkStart start = {work, 0, {-1, 0, 0, 0, 0, 0}};
+    if (work.exists) {
+      const Item& item = pointer<Item>(params.items)[work.item];
+      start.run_end = item.run_end;
+      start.tile = first_tile(params, item.run_begin, item.run_end);
+    }
+    return start;
+  }
+  __device__ __forceinline__ WorkStart next(const AttendParams& params) const {
+    Work after = work;
+    after.next(params);
+    return of(params, after);
+  }
 };
 
 // The producer warp's wait for a stage. No lane may be left waiting when another
