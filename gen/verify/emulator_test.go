@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kgen-project/kgen/gen/emulate"
+	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/rope"
@@ -77,5 +78,27 @@ func TestGeneratedKernels(t *testing.T) {
 		if slices.Contains(spec.TiledKinds, row.Kind) && row.Encoding == spec.Raw && row.SameBits != row.Cases {
 			t.Errorf("%s: the bits of %d of %d raw cases were compared with baked's", row.Kind, row.SameBits, row.Cases)
 		}
+	}
+}
+
+// The same for what family sm90 makes of the attending kinds.
+func TestGeneratedKernelsSM90(t *testing.T) {
+	dev := emulator(t, 2)
+	s := emulated(t, func(s *spec.Spec) { s.Targets = []spec.Target{"sm_90a"} })
+	b, err := bundle(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range b.Kernels {
+		if slices.Contains(spec.TiledKinds, spec.Kind(a.Kind)) && a.Family != string(plan.SM90) {
+			t.Errorf("%s is of family %s", a.Kind, a.Family)
+		}
+	}
+	r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{Kinds: spec.TiledKinds, Cases: 6, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.OK() {
+		t.Error(r)
 	}
 }

@@ -62,8 +62,8 @@ struct Warpgroup {
 };
 
 // sum += a * b, or a * b: of a 16 rows of 16, of b 16 rows of N, of sum 16 rows of N.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define KGEN_WIDE __attribute__((target_clones("avx2", "default")))
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#define KGEN_WIDE __attribute__((target_clones("avx2", "default")))  // chosen when the process starts
 #else
 #define KGEN_WIDE
 #endif
