@@ -82,7 +82,7 @@ func (o Options) Validate(s spec.Spec) error {
 }
 
 // Run serves the workload by each method on dev, with kernels of the spec.
-func Run(ctx context.Context, dev cuda.Device, s spec.Spec, provide verify.Provider, o Options) (r Report, err error) {
+func Run(ctx context.Context, dev cuda.Device, s spec.Spec, provide verify.Provider, o Options) (_ Report, err error) {
 	if err := o.Validate(s); err != nil {
 		return Report{}, fmt.Errorf("demo: %w", err)
 	}
@@ -90,19 +90,23 @@ func Run(ctx context.Context, dev cuda.Device, s spec.Spec, provide verify.Provi
 		o.Progress = func(int, int) {}
 	}
 	w := newWorkload(o)
-	d, err := newDevice(ctx, dev, s, provide)
+	m := newModel(s, w)
+	d, err := newDevice(ctx, dev, s, provide, m.sinkLogits())
 	if err != nil {
 		return Report{}, fmt.Errorf("demo: %w", err)
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
-	r = newReport(dev.Info(), s, w)
-	m := newModel(s, w)
-	servers, err := d.serve(ctx, m, w)
-	if err != nil {
-		return r, fmt.Errorf("demo: %w", err)
+	var servers []*server
+	for _, how := range []method{lazyReuse, copies, recomputation} {
+		var v *server
+		if v, err = d.server(how, m, w); err != nil {
+			return Report{}, fmt.Errorf("demo: %s: %w", how.name, err)
+		}
+		defer func() { err = errors.Join(err, v.close()) }()
+		servers = append(servers, v)
 	}
-	for _, v := range servers {
-		r.add(v.method, v.served)
+	if err := serveAll(ctx, servers, w); err != nil {
+		return Report{}, fmt.Errorf("demo: %w", err)
 	}
-	return r, nil
+	return newReport(dev.Info(), s, w, servers), nil
 }

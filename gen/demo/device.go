@@ -12,15 +12,23 @@ import (
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/rope"
+	"github.com/kgen-project/kgen/runtime/serve"
 )
 
-// device is the kernels and the memory of all methods but for their pages.
+// kernels are a *kernel.Set or a *cpu.Kernels.
+type kernels interface {
+	serve.Kernels
+	Materialise(s cuda.Stream, p abi.MaterialiseParams) error
+}
+
+// device is the kernels, and the memory besides that of engines.
 type device struct {
 	dev     cuda.Device
 	spec    spec.Spec
-	kernels map[spec.Encoding]verify.Kernels
+	kernels map[spec.Encoding]kernels
 	buffers map[string]buffer
 	rope    abi.DevicePtr
+	sinks   abi.DevicePtr
 }
 
 // buffer is device memory that is kept from step to step.
@@ -29,17 +37,32 @@ type buffer struct {
 	bytes int64
 }
 
-func newDevice(ctx context.Context, dev cuda.Device, s spec.Spec, provide verify.Provider) (*device, error) {
-	d := &device{dev: dev, spec: s, kernels: map[spec.Encoding]verify.Kernels{}, buffers: map[string]buffer{}}
-	var err error
-	for _, e := range []spec.Encoding{spec.Segment, spec.Baked} {
-		if d.kernels[e], err = provide(ctx, spec.WithEncoding(s, e)); err != nil {
-			return nil, errors.Join(err, d.close())
+func newDevice(ctx context.Context, dev cuda.Device, s spec.Spec, provide verify.Provider, sinkLogits []float32) (_ *device, err error) {
+	d := &device{dev: dev, spec: s, kernels: map[spec.Encoding]kernels{}, buffers: map[string]buffer{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close())
 		}
+	}()
+	for _, e := range []spec.Encoding{spec.Segment, spec.Baked} {
+		provided, err := provide(ctx, spec.WithEncoding(s, e))
+		if err != nil {
+			return nil, err
+		}
+		k, ok := provided.Launcher.(kernels)
+		if !ok {
+			return nil, fmt.Errorf("kernels of type %T have no Tile", provided.Launcher)
+		}
+		d.kernels[e] = k
 	}
 	if s.Rope.RotaryDim > 0 {
 		if d.rope, err = d.upload("rope table", rope.Table(s.Rope)); err != nil {
-			return nil, errors.Join(err, d.close())
+			return nil, err
+		}
+	}
+	if sinkLogits != nil {
+		if d.sinks, err = d.upload("sink logits", sinkLogits); err != nil {
+			return nil, err
 		}
 	}
 	return d, nil
@@ -51,12 +74,49 @@ func (d *device) close() error {
 		errs = append(errs, d.dev.Free(b.p))
 	}
 	for _, k := range d.kernels {
-		if c, ok := k.Launcher.(io.Closer); ok {
+		if c, ok := k.(io.Closer); ok {
 			errs = append(errs, c.Close())
 		}
 	}
 	return errors.Join(errs...)
 }
+
+// engine serves requests, or documents, with pages for each of the token counts.
+func (d *device) engine(e spec.Encoding, tokens []int) (*serve.Engine, error) {
+	s := d.spec
+	score, rotated := s.Rope.ScoreFactors(s.Model.HeadDim)
+	pages := 0
+	for _, n := range tokens {
+		pages += (n + s.Cache.PageSize - 1) / s.Cache.PageSize
+	}
+	return serve.New(d.dev, d.kernels[e], serve.Model{
+		Name: "demo", SpecDigest: spec.Digest(spec.WithEncoding(s, e)), Layers: 1,
+		KVHeads: s.Model.KVHeads, Group: s.Model.Group(), HeadDim: s.Model.HeadDim, VHeadDim: s.Model.VHeadDim,
+		PageSize: s.Cache.PageSize, Encoding: string(e), Rope: s.Rope, Scale: float32(s.Scale * score), RopeScale: float32(rotated),
+		Causal: s.Masks.Causal, Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition,
+	}, serve.Options{Pages: pages})
+}
+
+// load puts a step's inputs on the device.
+func (d *device) load(in vectors) (serve.IO, error) {
+	t := serve.IO{SinkLogits: d.sinks}
+	for _, f := range []struct {
+		name string
+		data []byte
+		to   *abi.DevicePtr
+	}{{"Q", in.q, &t.Q}, {"K", in.k, &t.K}, {"V", in.v, &t.V}} {
+		var err error
+		if *f.to, err = d.upload(f.name, f.data); err != nil {
+			return serve.IO{}, err
+		}
+	}
+	var err error
+	t.Out, err = d.reserve("Out", in.tokens*d.outputBytes())
+	return t, err
+}
+
+// outputBytes is the size of a token's outputs.
+func (d *device) outputBytes() int { return 2 * d.spec.Model.QueryHeads * d.spec.Model.VHeadDim }
 
 // reserve is the buffer of a name, with room for n bytes.
 func (d *device) reserve(name string, n int) (abi.DevicePtr, error) {
@@ -86,8 +146,8 @@ func (d *device) upload(name string, data any) (abi.DevicePtr, error) {
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}
 	p, err := d.reserve(name, len(raw))
-	if err != nil || len(raw) == 0 {
-		return p, err
+	if err != nil {
+		return 0, err
 	}
 	if err := d.dev.Upload(p, raw); err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)

@@ -48,25 +48,25 @@ type Method struct {
 	LargestError float64       `json:"largest_error"`  // of an output row of the requests checked, relative to the oracle's
 }
 
-func newReport(device cuda.Info, s spec.Spec, w workload) Report {
-	return Report{
+func newReport(device cuda.Info, s spec.Spec, w workload, servers []*server) Report {
+	r := Report{
 		Spec: s.Name, Device: device.Name, Seed: w.Seed,
 		Documents: w.Documents, Shortest: w.Shortest, Longest: w.Longest, Zipf: w.Zipf,
 		Requests: w.Requests, PerRequest: w.PerRequest, Question: w.Question, Decode: w.Decode, Checked: min(w.Check, w.Requests),
 		Uses: w.Requests * w.PerRequest, Used: len(w.used()), Methods: []Method{},
 	}
-}
-
-func (r *Report) add(how method, s served) {
-	if how == lazyReuse {
-		r.Hits = int(s.stats.Hits)
+	requests, steps := time.Duration(w.Requests), time.Duration(max(1, w.Decode))
+	for _, v := range servers {
+		if v.method == lazyReuse {
+			r.Hits = int(v.documents.Cache().Stats().Hits)
+		}
+		r.Methods = append(r.Methods, Method{
+			Name: v.method.name, First: v.first / requests, Encode: v.encode / requests, Copy: v.copy / requests,
+			Attend: (v.first - v.encode - v.copy) / requests, Step: v.decode / steps,
+			KVBytes: v.kvBytes(), LargestError: v.largest,
+		})
 	}
-	requests := time.Duration(r.Requests)
-	r.Methods = append(r.Methods, Method{
-		Name: how.name, First: s.first / requests, Encode: s.encode / requests, Copy: s.copy / requests,
-		Attend: (s.first - s.encode - s.copy) / requests, Step: s.decode / time.Duration(max(1, r.Decode)),
-		KVBytes: int64(s.stats.PagesUsed) * s.pageBytes, LargestError: s.largest,
-	})
+	return r
 }
 
 // String is the report as a table.
@@ -74,7 +74,7 @@ func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, one layer, on %s, seed %d\n", r.Spec, r.Device, r.Seed)
 	fmt.Fprintf(&b, "%d requests of %d documents and a question of %d tokens, then %d tokens each\n", r.Requests, r.PerRequest, r.Question, r.Decode)
-	fmt.Fprintf(&b, "%d documents of %d to %d tokens, Zipf %g: %d uses of %d documents, %d hits (%.0f%%)\n\n",
+	fmt.Fprintf(&b, "%d documents of %d to %d tokens, Zipf %g: uses %d, documents used %d, hits %d (%.0f%%)\n\n",
 		r.Documents, r.Shortest, r.Longest, r.Zipf, r.Uses, r.Used, r.Hits, 100*float64(r.Hits)/float64(r.Uses))
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "method\tfirst token\tencode\tcopy\tattend\tdecode step\tKV held\tlargest error")

@@ -9,254 +9,280 @@ import (
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/kvcache"
+	"github.com/kgen-project/kgen/runtime/serve"
 )
 
 // method is a way to serve a request.
 type method struct {
-	name     string
-	encoding spec.Encoding // of what requests attend to
-	chunks   bool          // a document is encoded once
-	copies   bool          // a request has the KV of its documents to itself
-	kind     spec.Kind     // of the first step
+	name   string
+	reuses bool // a document is encoded once
 }
 
 var (
-	lazyReuse     = method{"lazy reuse", spec.Segment, true, false, spec.Extend}
-	copies        = method{"copy per request", spec.Baked, true, true, spec.Extend}
-	recomputation = method{"full recomputation", spec.Baked, false, true, spec.Prefill}
+	lazyReuse     = method{"lazy reuse", true}
+	copies        = method{"copy per request", true}
+	recomputation = method{"full recomputation", false}
 )
-
-// served is what a method did.
-type served struct {
-	encode, copy, first time.Duration // of all requests' first tokens: in all, and two parts of it
-	decode              time.Duration // of all decode steps
-	stats               kvcache.Stats // with all requests open
-	pageBytes           int64
-	largest             float64 // relative error of an output row
-}
 
 // server serves a workload by one method.
 type server struct {
-	served
-	device *device
-	method method
-	model  *model
-	work   workload
-	cache  *kvcache.Cache
-	open   []*kvcache.Sequence // of each request
+	device    *device
+	method    method
+	model     *model
+	work      workload
+	documents *serve.Engine // holds chunks; nil where there are none
+	requests  *serve.Engine // holds sequences; with lazy reuse the same
+	open      []*serve.Sequence
+
+	encode, copy, first time.Duration // of all requests' first tokens: in all, and two parts of it
+	decode              time.Duration // of all decode steps
+	largest             float64       // relative error of an output row
 }
 
-// serve gives each request its first token when it comes, one after the other,
-// and then all of them together the others. The methods take turns, so that
-// what else the machine does hits all alike.
-func (d *device) serve(ctx context.Context, m *model, w workload) (servers []*server, err error) {
-	for _, how := range []method{lazyReuse, copies, recomputation} {
-		v := &server{device: d, method: how, model: m, work: w}
-		if v.cache, err = kvcache.New(d.dev, v.config()); err != nil {
-			return nil, fmt.Errorf("%s: %w", how.name, err)
+func (d *device) server(how method, m *model, w workload) (*server, error) {
+	v := &server{device: d, method: how, model: m, work: w}
+	var documents, requests []int // tokens
+	if how.reuses {
+		for _, document := range w.used() {
+			documents = append(documents, w.lengths[document])
 		}
-		defer func() { err = errors.Join(err, v.cache.Close()) }()
-		v.pageBytes = v.cache.Config().Shape.PageBytes()
-		servers = append(servers, v)
 	}
+	for r := range w.Requests {
+		switch own := w.Question + w.Decode; how {
+		case lazyReuse:
+			requests = append(requests, own)
+		case copies:
+			requests = append(requests, own, w.tokens(r)) // which are in pages of their own
+		default:
+			requests = append(requests, own+w.tokens(r))
+		}
+	}
+	var err error
+	switch how {
+	case lazyReuse:
+		v.requests, err = d.engine(spec.Segment, append(documents, requests...))
+		v.documents = v.requests
+	case copies:
+		if v.documents, err = d.engine(spec.Segment, documents); err == nil {
+			v.requests, err = d.engine(spec.Baked, requests)
+		}
+	default:
+		v.requests, err = d.engine(spec.Baked, requests)
+	}
+	if err != nil {
+		return nil, errors.Join(err, v.close())
+	}
+	return v, nil
+}
+
+func (v *server) engines() []*serve.Engine {
+	var all []*serve.Engine
+	for _, e := range []*serve.Engine{v.documents, v.requests} {
+		if e != nil && (len(all) == 0 || all[0] != e) {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+func (v *server) close() error {
+	var errs []error
+	for _, e := range v.engines() {
+		errs = append(errs, e.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// kvBytes is the size of the pages in use.
+func (v *server) kvBytes() int64 {
+	n := int64(0)
+	for _, e := range v.engines() {
+		n += int64(e.Cache().Stats().PagesUsed) * e.Cache().Config().Shape.PageBytes()
+	}
+	return n
+}
+
+// serveAll gives each request its first token when it comes, one after the other,
+// and then all of them together the others. The servers take turns, so that
+// what else the machine does hits all alike.
+func serveAll(ctx context.Context, servers []*server, w workload) error {
 	for i := range w.Requests + w.Decode {
 		for turn := range servers {
 			v := servers[(i+turn)%len(servers)]
+			var err error
 			if i < w.Requests {
-				err = v.firstToken(ctx, i)
-			} else {
-				err = v.decodeStep(ctx, i-w.Requests)
+				if err = v.firstToken(ctx, i); err != nil {
+					err = fmt.Errorf("request %d: %w", i, err)
+				}
+			} else if err = v.decodeStep(ctx, i-w.Requests); err != nil {
+				err = fmt.Errorf("decode step %d: %w", i-w.Requests, err)
 			}
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", v.method.name, err)
+				return fmt.Errorf("%s: %w", v.method.name, err)
 			}
 		}
 		w.Progress(i+1, w.Requests+w.Decode)
 	}
-	for _, v := range servers {
-		v.stats = v.cache.Stats()
-		for _, q := range v.open {
-			q.Close()
-		}
-	}
-	return servers, nil
-}
-
-// config is a cache with just enough pages.
-func (v *server) config() kvcache.Config {
-	s, w := v.device.spec, v.work
-	c := kvcache.Config{
-		Model: "demo", Spec: spec.Digest(s), Encoding: string(spec.Segment), MaxPosition: s.Rope.MaxPosition,
-		Shape: kvcache.Shape{
-			Layers: 1, KVHeads: s.Model.KVHeads, HeadDim: s.Model.HeadDim, VHeadDim: s.Model.VHeadDim,
-			ElementBytes: 2, PageSize: s.Cache.PageSize,
-		},
-	}
-	if v.method.chunks {
-		for _, document := range w.used() {
-			c.Pages += c.Shape.Pages(w.lengths[document])
-		}
-	}
-	for r := range w.Requests {
-		own := w.Question + w.Decode
-		if v.method.copies {
-			own += w.tokens(r)
-		}
-		c.Pages += c.Shape.Pages(own)
-	}
-	return c
+	return nil
 }
 
 // firstToken opens a request's sequence and runs its question.
-func (v *server) firstToken(ctx context.Context, r int) (err error) {
+func (v *server) firstToken(ctx context.Context, r int) error {
+	var chunks []*kvcache.Chunk
 	defer func() {
-		if err != nil {
-			err = fmt.Errorf("request %d: %w", r, err)
+		for _, c := range chunks {
+			c.Release() // the sequence has holds of its own
 		}
 	}()
-	var chunks []*kvcache.Chunk
-	if v.method.chunks {
+	if v.method.reuses {
 		for _, document := range v.work.requests[r] {
-			c, err := v.acquire(ctx, document)
+			c, err := v.register(ctx, document)
 			if err != nil {
 				return fmt.Errorf("document %d: %w", document, err)
 			}
-			defer c.Release()
 			chunks = append(chunks, c)
 		}
 	}
-	var placed []kvcache.Placement
-	if !v.method.copies {
-		placed = kvcache.Pack(chunks...)
+	placed := kvcache.Pack(chunks...)
+	if v.method == copies {
+		c, err := v.materialise(ctx, r, chunks)
+		if err != nil {
+			return fmt.Errorf("copy its documents: %w", err)
+		}
+		chunks = append(chunks, c)
+		placed = kvcache.Pack(c)
 	}
-	q, err := v.cache.Open(placed, kvcache.Packed)
+	q, err := v.requests.Open(placed, kvcache.Packed)
 	if err != nil {
 		return err
 	}
 	v.open = append(v.open, q)
-	if v.method.chunks && v.method.copies {
-		if err := v.materialise(ctx, q, r, chunks); err != nil {
-			return fmt.Errorf("copy its documents: %w", err)
-		}
-	}
 
 	in := v.model.own(r).part(0, v.work.Question)
-	if !v.method.chunks {
+	if !v.method.reuses {
 		var all []vectors
 		for _, document := range v.work.requests[r] {
 			all = append(all, v.model.document(document))
 		}
 		in = join(append(all, in)...)
 	}
-	s, err := v.device.newStep(v.cache, v.model, v.method.encoding, v.method.kind, in)
+	took, out, err := v.step(ctx, []serve.Entry{{Sequence: q, Tokens: in.tokens}}, in)
 	if err != nil {
 		return err
 	}
-	start := time.Now()
-	if err := s.sequence(q, in.tokens); err != nil {
-		return err
-	}
-	if err := s.run(ctx); err != nil {
-		return err
-	}
-	v.first += time.Since(start)
-	return v.judge(s, r, in.tokens-v.work.Question, 0, v.work.Question)
+	v.first += took
+	return v.judge(out, r, in.tokens-v.work.Question, 0, v.work.Question)
 }
 
-// acquire holds a document's chunk, and encodes it if there is none yet.
-func (v *server) acquire(ctx context.Context, document int) (*kvcache.Chunk, error) {
-	// The tokens' numbers stand for a text: they tell documents apart.
-	tokens := make([]int32, v.work.lengths[document])
-	for i := range tokens {
-		tokens[i] = int32(document)
+// step runs the layer for new tokens of some sequences.
+func (v *server) step(ctx context.Context, batch []serve.Entry, in vectors) (took time.Duration, out abi.DevicePtr, err error) {
+	io, err := v.device.load(in)
+	if err != nil {
+		return 0, 0, err
 	}
-	return v.cache.Acquire(ctx, kvcache.Document{Tokens: tokens}, func(ctx context.Context, pages []int32) error {
-		s, err := v.device.newStep(v.cache, v.model, spec.Segment, spec.Prefill, v.model.document(document))
+	start := time.Now()
+	s, err := v.requests.Schedule(ctx, batch)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer s.Abort() // once committed, it does nothing
+	if err := s.Attend(0, io); err != nil {
+		return 0, 0, err
+	}
+	if err := s.Wait(ctx); err != nil {
+		return 0, 0, err
+	}
+	return time.Since(start), io.Out, s.Commit()
+}
+
+// register holds a document's chunk, and encodes it if there is none yet.
+func (v *server) register(ctx context.Context, document int) (*kvcache.Chunk, error) {
+	start := time.Now()
+	tokens := number(document, v.work.lengths[document])
+	c, err := v.documents.Register(ctx, tokens, func(ctx context.Context, s *serve.Step) error {
+		loading := time.Now()
+		io, err := v.device.load(v.model.document(document))
 		if err != nil {
 			return err
 		}
-		start := time.Now()
-		s.chunk(pages, len(tokens))
-		if err := s.run(ctx); err != nil {
+		start = start.Add(time.Since(loading)) // a server has the inputs on the device
+		if err := s.Attend(0, io); err != nil {
 			return err
 		}
-		v.encode += time.Since(start)
-		v.first += time.Since(start)
-		return nil
+		return s.Wait(ctx)
 	})
+	took := time.Since(start)
+	v.encode += took
+	v.first += took
+	return c, err
+}
+
+// number stands for a text's tokens: it tells texts apart.
+func number(text, tokens int) []int32 {
+	x := make([]int32, tokens)
+	for i := range x {
+		x[i] = int32(text)
+	}
+	return x
 }
 
 // materialise copies a request's documents to pages of its own, K turned to
-// where it stands in the request.
-func (v *server) materialise(ctx context.Context, q *kvcache.Sequence, r int, chunks []*kvcache.Chunk) error {
+// where it stands in the request. In the baked encoding they are one chunk.
+func (v *server) materialise(ctx context.Context, r int, chunks []*kvcache.Chunk) (*kvcache.Chunk, error) {
 	start := time.Now()
-	if err := q.Extend(v.work.tokens(r)); err != nil {
-		return err
-	}
-	var table kvcache.Table
-	segments, err := table.Add(nil, q)
-	if err != nil {
-		return err
-	}
-	var copies []abi.Copy
-	end := 0
-	for _, c := range chunks {
-		pages, err := c.Pages(nil)
+	c, err := v.requests.Cache().Acquire(ctx, kvcache.Document{Tokens: number(r, v.work.tokens(r))}, func(ctx context.Context, pages []int32) error {
+		var table kvcache.Table
+		target, end := table.Append(pages), 0
+		var list []abi.Copy
+		for _, c := range chunks {
+			source, err := c.Pages(nil)
+			if err != nil {
+				return err
+			}
+			list = append(list, abi.Copy{
+				SrcPage: table.Append(source), DstPage: target, DstBegin: int32(end), Count: int32(c.Tokens()), Offset: int32(end),
+			})
+			end += c.Tokens()
+		}
+		copies, err := v.device.upload("copies", list)
 		if err != nil {
 			return err
 		}
-		copies = append(copies, abi.Copy{
-			SrcPage: table.Append(pages), DstPage: segments[0].Page, DstBegin: int32(end), Count: int32(c.Tokens()), Offset: int32(end),
+		entries, err := v.device.upload("page table", table.Pages)
+		if err != nil {
+			return err
+		}
+		from, to := v.documents.Cache().Layer(0), v.requests.Cache().Layer(0)
+		err = v.device.kernels[spec.Segment].Materialise(v.requests.Stream(), abi.MaterialiseParams{
+			SrcK: from.K, SrcV: from.V, DstK: to.K, DstV: to.V, Copies: copies, PageTable: entries, Rope: v.device.rope,
+			KVHeads: int32(v.device.spec.Model.KVHeads), CopyCount: int32(len(list)),
 		})
-		end += c.Tokens()
-	}
-	u, layer := uploads{device: v.device}, v.cache.Layer(0)
-	p := abi.MaterialiseParams{
-		SrcK: layer.K, SrcV: layer.V, DstK: layer.K, DstV: layer.V, Rope: v.device.rope,
-		Copies: u.upload("copies", copies), PageTable: u.upload("page table", table.Pages),
-		KVHeads: int32(v.device.spec.Model.KVHeads), CopyCount: int32(len(copies)),
-	}
-	if u.err != nil {
-		return u.err
-	}
-	if err := v.device.kernels[spec.Segment].Materialise(0, p); err != nil {
-		return err
-	}
-	if err := v.device.dev.Synchronize(ctx, 0); err != nil {
-		return err
-	}
-	v.copy += time.Since(start)
-	v.first += time.Since(start)
-	return nil
+		if err != nil {
+			return err
+		}
+		return v.device.dev.Synchronize(ctx, v.requests.Stream())
+	})
+	took := time.Since(start)
+	v.copy += took
+	v.first += took
+	return c, err
 }
 
 // decodeStep is token t behind the question, of all requests.
-func (v *server) decodeStep(ctx context.Context, t int) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("decode step %d: %w", t, err)
-		}
-	}()
+func (v *server) decodeStep(ctx context.Context, t int) error {
 	var all []vectors
-	for r := range v.open {
+	var batch []serve.Entry
+	for r, q := range v.open {
 		all = append(all, v.model.own(r).part(v.work.Question+t, v.work.Question+t+1))
+		batch = append(batch, serve.Entry{Sequence: q, Tokens: 1})
 	}
-	s, err := v.device.newStep(v.cache, v.model, v.method.encoding, spec.Decode, join(all...))
+	took, out, err := v.step(ctx, batch, join(all...))
 	if err != nil {
 		return err
 	}
-	start := time.Now()
-	for _, q := range v.open {
-		if err := s.sequence(q, 1); err != nil {
-			return err
-		}
-	}
-	if err := s.run(ctx); err != nil {
-		return err
-	}
-	v.decode += time.Since(start)
+	v.decode += took
 	for r := range v.open {
-		if err := v.judge(s, r, r, v.work.Question+t, 1); err != nil {
+		if err := v.judge(out, r, r, v.work.Question+t, 1); err != nil {
 			return fmt.Errorf("request %d: %w", r, err)
 		}
 	}
