@@ -146,3 +146,24 @@ func TestMapCacheErrors(t *testing.T) {
 		}
 	}
 }
+
+func TestLaunchWithCacheMaps(t *testing.T) {
+	dev := newMapper()
+	dev.info.Multiprocessors = 10
+	s := openHopper(t, dev, CacheShape{HeadDim: 64, VHeadDim: 64, PageSize: 16})
+	for _, p := range []abi.AttendParams{{KMap: 64}, {VMap: 64}} {
+		p.ItemCount, p.KVHeads = 1, 1
+		if err := s.Extend(0, p); err == nil || !strings.Contains(err.Error(), "launch extend of hopper: no tensor maps of the caches") {
+			t.Errorf("error %v", err)
+		}
+	}
+	for items, want := range map[int32]int{4: 8, 40: 10} { // persistent blocks
+		dev.launches = nil
+		if err := s.Extend(0, abi.AttendParams{KMap: 64, VMap: 192, ItemCount: items, KVHeads: 2}); err != nil {
+			t.Fatal(err)
+		}
+		if c := dev.launches[0].config; c.GridX != want || c.GridY != 1 {
+			t.Errorf("%d items: a grid of %d by %d, want %d by 1", items, c.GridX, c.GridY, want)
+		}
+	}
+}

@@ -35,6 +35,9 @@ func (s *Set) Decode(stream cuda.Stream, p abi.AttendParams) error {
 func (s *Set) attend(stream cuda.Stream, kind abi.Kind, p abi.AttendParams) error {
 	x, y := p.ItemCount, p.KVHeads
 	if l, ok := s.kernels[kind]; ok && l.artifact.Family == "sm90" && x > 0 && y > 0 {
+		if p.KMap == 0 || p.VMap == 0 {
+			return fmt.Errorf("launch %s of %s: no tensor maps of the caches: a kernel of family sm90 needs those of MapCache", kind, s.name)
+		}
 		work := int64(x) * int64(y)
 		if work > math.MaxInt32 {
 			return fmt.Errorf("launch %s of %s: %d items of %d KV heads; a launch takes %d in all", kind, s.name, x, y, math.MaxInt32)
