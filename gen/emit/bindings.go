@@ -55,8 +55,8 @@ func Bindings(s spec.Spec, m abi.Manifest, embed bool) ([]byte, error) {
 
 	f.Comment("The spec.")
 	f.Const().DefsFunc(func(g *Group) {
-		for _, c := range facts(s) {
-			g.Id(c.goName).Op("=").Lit(c.value).Comment(c.doc)
+		for _, c := range Facts(s) {
+			g.Id(c.GoName).Op("=").Lit(c.Value).Comment(c.Doc)
 		}
 	})
 	f.Comment(doc(fmt.Sprintf("The sources read version %d of the launch parameters. With another version "+

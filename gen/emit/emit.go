@@ -35,7 +35,7 @@ func Emit(s spec.Spec, plans []plan.Plan, templates fs.FS) (Output, error) {
 		out.Files[k.File] = k.Source
 		out.Kernels = append(out.Kernels, k)
 	}
-	out.Files[s.Name+".h"] = header(s, out.Kernels)
+	out.Files[s.Name+".h"] = Header(s, out.Kernels, "")
 	out.Manifest = manifest(s, out.Kernels)
 	return out, nil
 }

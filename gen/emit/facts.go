@@ -2,16 +2,17 @@ package emit
 
 import "github.com/kgen-project/kgen/gen/spec"
 
-// fact is one constant of a spec, for the Go bindings and the C header.
-type fact struct {
-	goName, cName string
-	value         any // string, int, bool or float64
-	doc           string
+// Fact is one constant of a spec, for Go and C.
+type Fact struct {
+	GoName, CName string
+	Value         any // string, int, bool or float64
+	Doc           string
 }
 
-func facts(s spec.Spec) []fact {
+// Facts is what generated code tells of a spec.
+func Facts(s spec.Spec) []Fact {
 	scale, rotated := s.Rope.ScoreFactors(s.Model.HeadDim)
-	return []fact{
+	return []Fact{
 		{"SpecName", "SPEC_NAME", s.Name, "name of the spec"},
 		{"SpecDigest", "SPEC_DIGEST", spec.Digest(s), "identity of the resolved spec"},
 		{"QueryHeads", "QUERY_HEADS", s.Model.QueryHeads, "of the whole model; a launch may have any multiple of the group"},
@@ -35,7 +36,9 @@ func facts(s spec.Spec) []fact {
 	}
 }
 
-// about says in a sentence what a kind does.
+// About says in a sentence what a kind does; the kind is its subject.
+func About(kind spec.Kind) string { return about[kind] }
+
 var about = map[spec.Kind]string{
 	spec.Append:      "writes new tokens' K, rotated as the encoding says, and V to their pages",
 	spec.Prefill:     "attends from many query tokens; its tile suits a chunk that is encoded alone",

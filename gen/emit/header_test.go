@@ -28,7 +28,7 @@ func TestHeaderCompiles(t *testing.T) {
 			}
 			kernels = append(kernels, k)
 		}
-		write(name+".h", header(s, kernels))
+		write(name+".h", Header(s, kernels, ""))
 	}
 	const use = `#include "tiny.h"
 #include "tiny2.h"

@@ -45,6 +45,9 @@ func bodyOf(p plan.Plan) (body, bool) {
 	return b, ok
 }
 
+// ParamsStruct is the name of the struct of package abi that a kind's kernels take.
+func ParamsStruct(kind spec.Kind) string { return bodies[kind].params }
+
 // flags are the values that #if KGEN_... in the templates tests.
 func flags(s spec.Spec, kind spec.Kind) map[string]bool {
 	f := map[string]bool{
