@@ -1,0 +1,185 @@
+package vendoring
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kgen-project/kgen/gen/emit"
+	"github.com/kgen-project/kgen/gen/plan"
+	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/rope"
+)
+
+// data is what the templates know.
+type data struct {
+	Name     string // of the spec: a C and Go identifier
+	Digest   string
+	Macro    string // begins the header's macros
+	Targets  string
+	Facts    []emit.Fact
+	Kinds    []kind
+	Images   []image // of one kind, the first that runs on a device is the best
+	Maps     bool    // some kernels copy through tensor maps
+	Rotates  bool
+	HighRows int
+
+	Frequencies []float64
+	HeadMajor   bool
+	Example     example
+}
+
+// kind is one launch function.
+type kind struct {
+	Name, Title string
+	About       string
+	Params      string // Go name of the struct
+	X, Y        dim    // the grid; Y of merge is heads and not blocks
+	Attends     bool
+}
+
+// dim is a parameter that gives a size of the grid.
+type dim struct{ Go, C string }
+
+var sizes = map[string][2]dim{
+	"AppendParams":      {{"Tokens", "tokens"}, {}},
+	"AttendParams":      {{"ItemCount", "item_count"}, {"KVHeads", "kv_heads"}},
+	"MergeParams":       {{"Tokens", "tokens"}, {"QHeads", "q_heads"}},
+	"MaterialiseParams": {{"CopyCount", "copy_count"}, {"KVHeads", "kv_heads"}},
+}
+
+// image is one kernel's machine code for one target.
+type image struct {
+	Kind, Title  string
+	Entry, File  string
+	Major, Minor int
+	Alone        bool // runs on this compute capability alone, and not on later ones of its major number
+	Threads      int
+	Shared       int
+	Persistent   bool // the blocks take items in turns, as many as fit on the device, and copy through tensor maps
+	BoxTokens    int  // tokens of a box of those maps
+}
+
+// example is the case that the example computes.
+type example struct {
+	Runs        bool // the spec has the kernels for it
+	Merges      bool
+	First       int    // tokens of the first document
+	Second      int    // tokens of the second document
+	Shares      bool   // the sequences hold the documents' pages at offsets of their own
+	Limit       string // largest relative error that is right
+	Interleaved bool
+	FP16        bool
+	StoredAt    string // the position K is stored at: local, absolute, none
+	WithLogits  bool
+	WithSoftCap bool
+	WithWindow  bool
+}
+
+var targetPattern = regexp.MustCompile(`^sm_([1-9][0-9]*)([0-9])(a?)$`)
+
+func newData(in Input) (data, error) {
+	s, m := in.Spec, in.Output.Manifest
+	if m.SpecDigest != spec.Digest(s) {
+		return data{}, errors.New("the manifest is of another spec")
+	}
+	d := data{
+		Name: s.Name, Digest: m.SpecDigest, Macro: emit.MacroPrefix(s), Facts: emit.Facts(s),
+		Rotates: s.Rope.RotaryDim > 0, HighRows: s.Rope.HighRows(), Frequencies: s.Rope.Frequencies,
+		HeadMajor: s.Cache.Layout == spec.HND,
+	}
+	var targets []string
+	for _, k := range m.Kernels {
+		for _, t := range k.Targets {
+			i, err := newImage(s, k, t.Target)
+			if err != nil {
+				return data{}, err
+			}
+			if len(in.Cubins[i.File]) == 0 {
+				return data{}, fmt.Errorf("no machine code %s", i.File)
+			}
+			d.Images = append(d.Images, i)
+			d.Maps = d.Maps || i.Persistent
+			if !slices.Contains(targets, t.Target) {
+				targets = append(targets, t.Target)
+			}
+		}
+	}
+	d.Targets = strings.Join(targets, ", ")
+	slices.SortStableFunc(d.Images, func(a, b image) int { // what is made closest to a device comes first
+		return cmp.Or(slices.Index(spec.AllKinds, spec.Kind(a.Kind))-slices.Index(spec.AllKinds, spec.Kind(b.Kind)),
+			b.Major-a.Major, b.Minor-a.Minor, boolean(b.Alone)-boolean(a.Alone))
+	})
+	for _, k := range spec.AllKinds {
+		if !slices.ContainsFunc(d.Images, func(i image) bool { return i.Kind == string(k) }) {
+			continue
+		}
+		params := emit.ParamsStruct(k)
+		d.Kinds = append(d.Kinds, kind{
+			Name: string(k), Title: title(string(k)), About: emit.About(k),
+			Params: params, X: sizes[params][0], Y: sizes[params][1], Attends: params == "AttendParams",
+		})
+	}
+	d.Example = newExample(s, d.Kinds)
+	return d, nil
+}
+
+func newImage(s spec.Spec, k abi.ManifestKernel, target string) (image, error) {
+	parts := targetPattern.FindStringSubmatch(target)
+	if parts == nil {
+		return image{}, fmt.Errorf("%s: no target such as sm_80 or sm_90a", target)
+	}
+	major, err := strconv.Atoi(parts[1])
+	if err != nil {
+		return image{}, err
+	}
+	i := image{
+		Kind: string(k.Kind), Title: title(string(k.Kind)), Entry: k.Entry, File: emit.CubinFile(k.Source, target),
+		Major: major, Minor: int(parts[2][0] - '0'), Alone: parts[3] == "a",
+		Threads: k.Threads, Shared: k.SharedBytes,
+	}
+	if plan.Family(k.Family) == plan.SM90 {
+		i.Persistent, i.BoxTokens = true, min(s.Cache.PageSize, k.Plan.Keys)
+	}
+	return i, nil
+}
+
+func title(word string) string { return strings.ToUpper(word[:1]) + word[1:] }
+
+func boolean(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func newExample(s spec.Spec, kinds []kind) example {
+	has := func(k spec.Kind) bool {
+		return slices.ContainsFunc(kinds, func(have kind) bool { return have.Name == string(k) })
+	}
+	e := example{
+		Runs: has(spec.Append) && has(spec.Decode), Merges: has(spec.Merge),
+		First: 70, Second: 33,
+		Shares: s.Cache.Encoding != spec.Baked, StoredAt: "local",
+		Interleaved: s.Rope.Pairing == rope.Interleaved, FP16: s.Model.DType == spec.FP16, Limit: "1e-2",
+		WithLogits: s.Masks.SinkLogits, WithSoftCap: s.Masks.SoftCap > 0, WithWindow: s.Masks.Window > 0,
+	}
+	if s.Rope.RotaryDim > 0 && s.Rope.MaxPosition < 200 {
+		e.First, e.Second = s.Rope.MaxPosition/4, s.Rope.MaxPosition/4
+	}
+	switch s.Cache.Encoding {
+	case spec.Baked:
+		e.StoredAt = "absolute"
+	case spec.Raw:
+		e.StoredAt = "none"
+	}
+	if e.FP16 {
+		e.Limit = "2e-3"
+	}
+	return e
+}
