@@ -47,7 +47,7 @@ func (c *buildCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	for _, s := range specs { // found out before the compiler runs, for it may take long
-		if err := replaceable(filepath.Join(c.Out, s.Name)); err != nil {
+		if err := replaceable(filepath.Join(c.Out, s.Name), builtMark); err != nil {
 			return err
 		}
 	}

@@ -9,8 +9,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/kgen-project/kgen/gen/emit"
+	"github.com/kgen-project/kgen/gen/vendoring"
 	"github.com/kgen-project/kgen/runtime/filelock"
 )
 
@@ -18,7 +20,19 @@ import (
 type folder struct {
 	path  string
 	files map[string][]byte // by name
+	mark  mark
 }
+
+// mark is a file by which kgen knows a folder that it made.
+type mark struct {
+	file  string
+	names func(content []byte) ([]string, error) // of all that kgen wrote to the folder
+}
+
+var (
+	builtMark    = mark{emit.ManifestFile, filesOf}
+	vendoredMark = mark{vendoring.ListFile, vendoring.Names}
+)
 
 // publish puts folders with one parent in place, each as a whole: it writes
 // them all beside their places, synced, and then swaps them in by renaming. When
@@ -46,7 +60,7 @@ func publish(ctx context.Context, parent string, folders []folder) (err error) {
 
 	var staged []folder
 	for _, f := range folders {
-		if err := replaceable(f.path); err != nil {
+		if err := replaceable(f.path, f.mark); err != nil {
 			return err
 		}
 		if same(f) {
@@ -104,7 +118,7 @@ func globQuote(path string) string {
 
 // replaceable says why a folder may not be replaced: because it, or something in
 // it, is not kgen's.
-func replaceable(path string) error {
+func replaceable(path string, m mark) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -112,26 +126,26 @@ func replaceable(path string) error {
 	case err != nil:
 		return err
 	case !info.IsDir():
-		return fmt.Errorf("%s is not a folder: remove it, or give another --out", path)
+		return fmt.Errorf("%s is not a folder: remove it, or give another folder", path)
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil || len(entries) == 0 {
 		return err
 	}
-	data, err := os.ReadFile(filepath.Join(path, emit.ManifestFile))
+	data, err := os.ReadFile(filepath.Join(path, m.file))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s has files but no %s, so kgen did not make it: move it away, or give another --out", path, emit.ManifestFile)
+		return fmt.Errorf("%s has files but no %s, so kgen did not make it: move it away, or give another folder", path, m.file)
 	}
 	if err != nil {
 		return err
 	}
-	own, err := filesOf(data)
+	own, err := m.names(data)
 	if err != nil {
-		return fmt.Errorf("%s: %s is not kgen's (%w): move the folder away, or give another --out", path, emit.ManifestFile, err)
+		return fmt.Errorf("%s: %s is not kgen's (%w): move the folder away, or give another one", path, m.file, err)
 	}
 	for _, e := range entries {
-		if !own[e.Name()] {
-			return fmt.Errorf("%s is in the way: kgen replaces the folder as a whole and did not make it; move it away, or give another --out",
+		if !slices.Contains(own, e.Name()) {
+			return fmt.Errorf("%s is in the way: kgen replaces the folder as a whole and did not make it; move it away, or give another folder",
 				filepath.Join(path, e.Name()))
 		}
 	}
@@ -139,7 +153,7 @@ func replaceable(path string) error {
 }
 
 // filesOf returns the names of what a build writes, by its manifest of any schema.
-func filesOf(manifest []byte) (map[string]bool, error) {
+func filesOf(manifest []byte) ([]string, error) {
 	var m struct {
 		Schema  int
 		Spec    string
@@ -154,11 +168,11 @@ func filesOf(manifest []byte) (map[string]bool, error) {
 	if m.Schema == 0 || m.Spec == "" {
 		return nil, errors.New("it names no spec")
 	}
-	own := map[string]bool{emit.ManifestFile: true, m.Spec + ".go": true, m.Spec + ".h": true}
+	own := []string{emit.ManifestFile, m.Spec + ".go", m.Spec + ".h"}
 	for _, k := range m.Kernels {
-		own[k.Source] = true
+		own = append(own, k.Source)
 		for _, t := range k.Targets {
-			own[emit.CubinFile(k.Source, t.Target)] = true
+			own = append(own, emit.CubinFile(k.Source, t.Target))
 		}
 	}
 	return own, nil

@@ -130,7 +130,7 @@ func source(k emit.Kernel, t spec.Target) build.Source {
 
 // folder is everything that a build writes for a compiled spec.
 func (g generated) folder(out string, embed bool) (folder, error) {
-	f := folder{path: filepath.Join(out, g.spec.Name), files: map[string][]byte{}}
+	f := folder{path: filepath.Join(out, g.spec.Name), files: map[string][]byte{}, mark: builtMark}
 	for name, data := range g.output.Files {
 		f.files[name] = data
 	}

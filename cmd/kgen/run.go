@@ -27,6 +27,7 @@ type commands struct {
 	Import     importCommand     `cmd:"" help:"Turn a Hugging Face config.json into a spec."`
 	Verify     verifyCommand     `cmd:"" help:"Check a spec's kernels against float64 attention, on random cases."`
 	Bench      benchCommand      `cmd:"" help:"Time a spec's kernels on a GPU, beside what the hardware allows."`
+	Vendor     vendorCommand     `cmd:"" help:"Make a folder of a spec's kernels that needs nothing of kgen."`
 	Inspect    inspectCommand    `cmd:"" help:"Show a spec's kernels: what they use, their source, PTX or machine code."`
 	Demo       demoCommand       `cmd:"" help:"Serve requests that share documents, with and without one copy of their KV."`
 	Diff       diffCommand       `cmd:"" help:"Compare two specs or two built folders."`

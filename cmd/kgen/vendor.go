@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/kgen-project/kgen/gen/build"
+	"github.com/kgen-project/kgen/gen/emit"
+	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/gen/vendoring"
+)
+
+type vendorCommand struct {
+	Spec     string         `arg:"" help:"A YAML file; - is standard input." predictor:"spec"`
+	To       string         `required:"" placeholder:"DIR" help:"The folder to make." predictor:"folder"`
+	Lang     vendoring.Lang `required:"" enum:"go,c" placeholder:"go|c" help:"go or c, the language of the loader."`
+	Target   []string       `placeholder:"SM" help:"Targets in place of the spec's, such as sm_80,sm_90a." predictor:"target"`
+	Compiler build.Choice   `enum:"auto,nvrtc,nvcc" default:"auto" help:"auto (NVRTC if there is one, else nvcc), nvrtc or nvcc."`
+}
+
+func (vendorCommand) Help() string {
+	return `The folder has the kernels' sources and machine code, a small loader on the CUDA driver API, and an example that checks ` +
+		`itself. For C it builds with a C11 compiler and no header of CUDA; for Go it is a module on the standard library and purego. ` +
+		`The folder is replaced as a whole, once everything has compiled; one that kgen vendor did not make is refused.`
+}
+
+func (c *vendorCommand) Run(ctx context.Context, a *app) error {
+	s, err := a.readSpec(c.Spec)
+	if err != nil {
+		return err
+	}
+	specs := []spec.Spec{s}
+	if err := retarget(specs, c.Target); err != nil {
+		return err
+	}
+	all, err := generate(specs)
+	if err != nil {
+		return err
+	}
+	to, err := filepath.Abs(c.To) // it may be the working folder
+	if err != nil {
+		return err
+	}
+	if err := replaceable(to, vendoredMark); err != nil {
+		return err
+	}
+	compilation, err := a.compilation(ctx, c.Compiler)
+	if err != nil {
+		return err
+	}
+	bar := a.progress()
+	err = compilation.compile(ctx, all, build.Options{OnProgress: bar.set})
+	bar.end()
+	if err != nil {
+		return err
+	}
+	g := all[0]
+	a.warn(g)
+	in := vendoring.Input{Spec: g.spec, Output: g.output, Cubins: map[string][]byte{}, Language: c.Lang}
+	for _, cubin := range g.cubins {
+		in.Cubins[emit.CubinFile(cubin.Source.Name, string(cubin.Source.Target))] = cubin.Cubin
+	}
+	files, err := vendoring.Files(in)
+	if err != nil {
+		return err
+	}
+	if err := publish(ctx, filepath.Dir(to), []folder{{path: to, files: files, mark: vendoredMark}}); err != nil {
+		return err
+	}
+	size := int64(0)
+	for _, data := range files {
+		size += int64(len(data))
+	}
+	fmt.Fprintf(a.stdout, "%s in %s: %d files, %s\n", s.Name, c.To, len(files), sizeText(size))
+	fmt.Fprintf(a.stdout, "try it on a GPU: cd %s && %s\n", c.To, vendoring.Try(s, c.Lang))
+	return nil
+}
