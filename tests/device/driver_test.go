@@ -327,8 +327,7 @@ func testTensorMap(t *testing.T, o opener) {
 		t.Errorf("another base gives the same map, or %v", err)
 	}
 	boxes.Box[0] = 128 // more than a swizzle of 128 bytes takes
-	var e *cuda.Error
-	if _, err := mapper.EncodeTensorMap(boxes); !errors.As(err, &e) || e.Call != "cuTensorMapEncodeTiled" || e.Code != 1 {
+	if _, err := mapper.EncodeTensorMap(boxes); err == nil || !strings.Contains(err.Error(), "cuTensorMapEncodeTiled: ") {
 		t.Errorf("a box of 256 bytes: error %v", err)
 	}
 }
