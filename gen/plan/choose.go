@@ -121,10 +121,11 @@ func complete(given, usual spec.Tile) spec.Tile {
 func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 	switch {
 	case family == SM90 && (kind == spec.Prefill || kind == spec.Extend):
-		return []spec.Tile{
-			{Rows: 128, Keys: 128, Stages: 2, Warps: 12},
-			{Rows: 128, Keys: 64, Stages: 2, Warps: 12},
+		small := spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 12}
+		if s.Masks.Window > 0 && s.Masks.SoftCap > 0 {
+			return []spec.Tile{small} // with both, 128 keys' scores leave too few registers
 		}
+		return []spec.Tile{{Rows: 128, Keys: 128, Stages: 2, Warps: 12}, small}
 	case family == SM90 && kind == spec.Decode:
 		rows := decodeRows(s.Model)
 		return []spec.Tile{

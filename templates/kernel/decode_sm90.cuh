@@ -26,49 +26,63 @@ struct DecodeSm90Shared {
   Stage stage[Config::stages];
   SharedTile<Config::rows, Config::head_dim> query[queries];  // rotated for one run each
   WarpResult<Config> result[consumers];
-  KeyTile tile[Config::stages];  // that of the stage; one that does not exist ends the item for a warp
+  KeyTile tile[Config::stages];    // that of the stage
   int tile_query[Config::stages];  // which of the block's queries it takes, counted from its first
   alignas(8) unsigned long long full[Config::stages], free[Config::stages];
   unsigned long long query_full[queries], query_free[queries];
 };
 
-// One warp: K, or V. An item's tiles go to the consumers in turn, from consumer 0 on;
-// after the last, each consumer gets one that does not exist, whose `begin` is the
-// number of tiles.
+// How many tiles an item has, and how many rotated queries they take.
+struct ItemShape {
+  int tiles, queries;
+};
+
+template <class Config>
+__device__ __forceinline__ ItemShape shape_of(const AttendParams& params, const Item& item) {
+  ItemShape shape = {0, 0};
+  int rotated_run = -1;
+  for (int run = item.run_begin; run < item.run_end; ++run) {
+    const Run& r = pointer<Run>(params.runs)[run];
+    if (r.begin >= r.end) continue;
+    shape.tiles += (r.end - r.begin + Config::keys - 1) / Config::keys;
+    shape.queries += needs_rotation(rotated_run, run);
+    rotated_run = run;
+  }
+  return shape;
+}
+
+// One warp: K, or V. An item's tiles go to the consumers in turn, from consumer 0 on.
 template <class Config, int Dim, bool Keys>
 __device__ __forceinline__ void produce_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, const void* map, int lane) {
   RingPlace<Config::stages> place;
-  TileCopier<Config, Dim> copier = {map, pointer<int32_t>(params.page_table), lane};
+  TileCopier<Config> copier = {pointer<int32_t>(params.page_table), lane};
   int query = -1;  // of the tile
   for (WorkStart now = WorkStart::of(params, Work::first(params)), next; now.work.exists; now = next) {
     copier.look_up(now.tile);
+    next = now;
     int rotated_run = -1;
-    for (int tiles = 0, ends = 0; ends < DecodeSm90Shared<Config>::consumers; place.advance()) {
-      KeyTile tile = copier.tile;
-      const bool first = tiles + ends == 0;
-      if (tile.exists()) {
-        ++tiles;
-        if (needs_rotation(rotated_run, tile.run)) ++query;
-        rotated_run = tile.run;
-      } else {
-        tile.begin = tile.end = tiles;
-        ++ends;
-      }
+    while (copier.tile.exists()) {
+      const KeyTile tile = copier.tile;
+      const int page = copier.page;
+      copier.look_up(tile_after<Config::keys>(params, tile, now.run_end));
+      if (needs_rotation(rotated_run, tile.run)) ++query;
       wait_for_stage(shared.free[place.stage], place.parity ^ 1);
       const uint32_t full = ptx::shared_address(&shared.full[place.stage]);
       if (lane == 0) {
         if (Keys) shared.tile[place.stage] = tile, shared.tile_query[place.stage] = query;
-        ptx::barrier_arrive_expecting(full, copier.bytes());
+        ptx::barrier_arrive_expecting(full, tile_bytes<Config, Dim>(tile));
       }
       ptx::sync_warp();
-      const KeyTile after = tile_after<Config::keys>(params, tile, now.run_end);
       if constexpr (Keys) {
-        copier.copy(shared.stage[place.stage].key, full, now.work.kv_head, after);
+        copy_tile<Config>(shared.stage[place.stage].key, map, full, tile, page, now.work.kv_head, lane);
       } else {
-        copier.copy(shared.stage[place.stage].value, full, now.work.kv_head, after);
+        copy_tile<Config>(shared.stage[place.stage].value, map, full, tile, page, now.work.kv_head, lane);
       }
-      if (first) next = now.next(params);
+      place.advance();
+      if (rotated_run < 0) next = now.next(params);  // under the first copies
+      rotated_run = tile.run;
     }
+    if (rotated_run < 0) next = now.next(params);
   }
 }
 
@@ -120,7 +134,8 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
     }
   };
 
-  unsigned turn = warp;  // of this warp's next stage, counted from the block's first
+  unsigned first_turn = 0;  // of the item's first tile, counted from the block's first
+  int first_query = 0;
   for (Work work = Work::first(params); work.exists; work.next(params)) {
     const Item item = pointer<Item>(params.items)[work.item];
     const int kv_head = work.kv_head;
@@ -129,19 +144,14 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
     Softmax<m_tiles> softmax;
     output.clear();
     softmax.clear();
-    const unsigned first_turn = turn - warp;
-    for (;; turn += consumers) {
+    const ItemShape shape = shape_of<Config>(params, item);
+    for (int t = warp; t < shape.tiles; t += consumers) {
+      const unsigned turn = first_turn + t;
       const int stage = turn % stages;
       typename DecodeSm90Shared<Config>::Stage& tiles = shared.stage[stage];
       ptx::barrier_wait(ptx::shared_address(&shared.full[stage]), turn / stages % 2);
       const KeyTile tile = shared.tile[stage];
       take_query(shared.tile_query[stage]);
-      if (!tile.exists()) {
-        arrive(shared.free[stage]);
-        turn = first_turn + tile.begin + consumers + warp;
-        break;
-      }
-
       Accumulator<m_tiles, keys> scores;
       query_times_keys<Element, Config::head_dim>(scores, shared.query[query_place.stage], 0, tiles.key, lane);
 #if KGEN_SOFT_CAP
@@ -159,6 +169,10 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
       add_weights_times_values<Element>(output, scores, tiles.value, lane);
       arrive(shared.free[stage]);
     }
+
+    first_turn += shape.tiles;
+    first_query += shape.queries;
+    take_query(first_query - 1);  // the last of the item
 
     softmax.finish();
     store_result<Config>(shared.result[warp], output, softmax, lane);

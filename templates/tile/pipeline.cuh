@@ -86,13 +86,13 @@ struct Boxes {
   }
 };
 
-// One warp's copies of K or of V, Dim elements a token. Lane i looks up the page of
-// the i-th box, one tile ahead of its use, so that the copies never wait for the
-// page table.
 template <class Config, int Dim>
+__device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Config>::of(tile) * (Dim / column_elements) * Boxes<Config>::bytes; }
+
+// Looks up a tile's pages ahead of its copies, so that these never wait for the page
+// table: lane i has the page of the i-th box.
+template <class Config>
 struct TileCopier {
-  static constexpr int columns = Dim / column_elements;
-  const void* map;
   const int32_t* page_table;
   int lane;
   KeyTile tile;  // that comes next
@@ -102,27 +102,28 @@ struct TileCopier {
     tile = next;
     page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
   }
-  __device__ __forceinline__ int bytes() const { return Boxes<Config>::of(tile) * columns * Boxes<Config>::bytes; }
+};
 
-  // Starts the copies of the tile's pages; rows of the target that no page has are
-  // left as they are. Then looks up `next`.
-  __device__ __forceinline__ void copy(ColumnTile<Config::keys, Dim>& target, uint32_t full, int kv_head, const KeyTile& next) {
-    const uint32_t bytes = ptx::shared_address(target.bytes);
-    const int boxes = Boxes<Config>::of(tile), place = tile.begin % Config::page_size, this_page = page;
-    look_up(next);
+// Starts the copies of a tile of K or V, Dim elements a token; rows of the target
+// that no page has are left as they are. All lanes; `page` is of the lane's box.
+template <class Config, int Dim>
+__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const KeyTile& tile, int page,
+                                          int kv_head, int lane) {
+  constexpr int columns = Dim / column_elements;
+  const uint32_t bytes = ptx::shared_address(target.bytes);
+  const int boxes = Boxes<Config>::of(tile), place = tile.begin % Config::page_size;
 #pragma unroll 4
-    for (int box = 0; box < boxes; ++box) {
-      const int p = ptx::shuffle(this_page, box);
-      if (lane == 0) {
+  for (int box = 0; box < boxes; ++box) {
+    const int box_page = ptx::shuffle(page, box);
+    if (lane == 0) {
 #pragma unroll
-        for (int column = 0; column < columns; ++column) {
-          ptx::tensor_copy(bytes + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full, column * column_elements,
-                           place, kv_head, p);
-        }
+      for (int column = 0; column < columns; ++column) {
+        ptx::tensor_copy(bytes + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full, column * column_elements,
+                         place, kv_head, box_page);
       }
     }
   }
-};
+}
 
 // Zeros the rows of a tile of values that lie past the end of their run: a zero
 // weight times what a page held before could be NaN.

@@ -134,23 +134,33 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
 #if KGEN_ROPE
     Angles angles;
     const bool rotated = exists && unit < Units::rotated;
-    if (rotated) angles = angles_at<Config>(rope, rows.positions[token] - base, unit * chunk_elements);
 #endif
-#pragma unroll 2
-    for (int head = 0; head < group; ++head) {
-      const int row = token * group + head;
-      if (row < first_row || row >= first_row + Rows) continue;
-      uint4 first = make_uint4(0, 0, 0, 0), second = first;
-      if (exists) {
-        const unsigned char* source = rows.q + token * rows.token_bytes + head * (Config::head_dim * 2);
-        first = ptx::load_16(source + a * chunk_bytes);
-        second = ptx::load_16(source + b * chunk_bytes);
-#if KGEN_ROPE
-        if (rotated) rotate_chunks<Config>(first, second, angles, factor);
-#endif
+    // All loads of some heads are under way before the first is used.
+    constexpr int heads_at_a_time = group % 4 == 0 ? 4 : group % 2 == 0 ? 2 : 1;
+    for (int first_head = 0; first_head < group; first_head += heads_at_a_time) {
+      uint4 first[heads_at_a_time], second[heads_at_a_time];
+#pragma unroll
+      for (int h = 0; h < heads_at_a_time; ++h) {
+        first[h] = second[h] = make_uint4(0, 0, 0, 0);
+        if (exists) {
+          const unsigned char* source = rows.q + token * rows.token_bytes + (first_head + h) * (Config::head_dim * 2);
+          first[h] = ptx::load_16(source + a * chunk_bytes);
+          second[h] = ptx::load_16(source + b * chunk_bytes);
+        }
       }
-      store(row, a, first);
-      store(row, b, second);
+#if KGEN_ROPE
+      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.positions[token] - base, unit * chunk_elements);
+#endif
+#pragma unroll
+      for (int h = 0; h < heads_at_a_time; ++h) {
+        const int row = token * group + first_head + h;
+        if (row < first_row || row >= first_row + Rows) continue;
+#if KGEN_ROPE
+        if (rotated) rotate_chunks<Config>(first[h], second[h], angles, factor);
+#endif
+        store(row, a, first[h]);
+        store(row, b, second[h]);
+      }
     }
   }
 }
