@@ -21,7 +21,7 @@ type Options struct {
 	MemoryBytes int64
 }
 
-// Device is a cuda.Device in host memory. One queue takes the work of all
+// Device is a [cuda.GraphDevice] and a [cuda.Copier] in host memory. One queue takes the work of all
 // streams and the workers share out each launch, so work is done in the order
 // of the calls. An address means something to its device alone.
 type Device struct {
@@ -47,7 +47,10 @@ type stream struct {
 	recording *graph // nil: not captured
 }
 
-var _ cuda.GraphDevice = (*Device)(nil)
+var (
+	_ cuda.GraphDevice = (*Device)(nil)
+	_ cuda.Copier      = (*Device)(nil)
+)
 
 // Open starts a device. It keeps goroutines until it is closed.
 func Open(o Options) *Device {
@@ -87,30 +90,6 @@ func (d *Device) Free(p abi.DevicePtr) error {
 		return fmt.Errorf("free: %w", err)
 	}
 	return d.memory.free(p)
-}
-
-func (d *Device) Upload(dst abi.DevicePtr, src []byte) error {
-	to, err := d.settled("upload", dst, len(src))
-	copy(to, src)
-	return err
-}
-
-func (d *Device) Download(dst []byte, src abi.DevicePtr) error {
-	from, err := d.settled("download", src, len(dst))
-	copy(dst, from)
-	return err
-}
-
-// settled is n bytes of memory after the work already launched. A launch that
-// has failed fails it.
-func (d *Device) settled(call string, p abi.DevicePtr, n int) ([]byte, error) {
-	if err := d.wait(context.Background()); err != nil {
-		return nil, fmt.Errorf("%s: %w", call, err)
-	}
-	if err := d.failure(); err != nil {
-		return nil, fmt.Errorf("%s: %w", call, err)
-	}
-	return d.memory.bytes(call, p, int64(n))
 }
 
 // Load refuses: the device's kernels are Go.

@@ -115,6 +115,39 @@ func TestStreams(t *testing.T) {
 	wantError(t, "load", err, "load decode: the CPU backend runs no GPU code")
 }
 
+func TestCopies(t *testing.T) {
+	d := open(t, Options{})
+	p, q := alloc(t, d, 12), alloc(t, d, 12)
+	host, err := d.AllocHost(6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := cuda.Blocks{Bytes: 2, Stride: 5, Count: 3}
+	got := make([]byte, 12)
+	err = errors.Join(
+		d.Upload(p, []byte("ab---cd---ef")), d.Fill(0, q, '.', 12),
+		d.CopyAsync(0, q, p, b), d.CopyToHostAsync(0, host, q, b), d.CopyFromHostAsync(0, p+2, []byte("ABCDEF")[:4], cuda.Blocks{Bytes: 2, Stride: 5, Count: 2}),
+		d.CopyAsync(0, q, p, cuda.Blocks{}), d.Upload(p, nil), d.Fill(0, 0, 1, 0),
+		d.Download(got, q),
+	)
+	if err != nil || string(got) != "ab...cd...ef" || string(host) != "abcdef" {
+		t.Errorf("%q, %q, %v", got, host, err)
+	}
+	if err := d.Download(got, p); err != nil || string(got) != "abAB-cdCD-ef" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if err := d.FreeHost(host); err != nil {
+		t.Error(err)
+	}
+	_, err = d.AllocHost(0)
+	wantError(t, "no bytes", err, "0 bytes: must be positive")
+	wantError(t, "short host memory", d.CopyToHostAsync(0, host[:5], p, b), "copy: 5 bytes of host memory for {Bytes:2 Stride:5 Count:3}")
+	wantError(t, "long host memory", d.CopyFromHostAsync(0, p, got, b), "copy: 12 bytes of host memory")
+	wantError(t, "overlap", d.CopyAsync(0, q, p, cuda.Blocks{Bytes: 2, Stride: 1, Count: 2}), "negative or overlapping")
+	b.Count = 4
+	wantError(t, "past the end", errors.Join(d.CopyAsync(0, q, p, b), d.Synchronize(t.Context(), 0)), "copy: block 3: destination: ")
+}
+
 func TestWaitEndsWithItsContext(t *testing.T) {
 	d := open(t, Options{Workers: 1})
 	s := newStep(t, d, smolLM(), abi.KindPrefill, 3, 700, 700) // tens of milliseconds of work

@@ -10,7 +10,7 @@ import (
 	"github.com/kgen-project/kgen/runtime/cuda"
 )
 
-// operation is one entry of the queue: a launch, a fill, or a mark that
+// operation is one entry of the queue: a launch, a copy, a fill, or a mark that
 // somebody waits for.
 type operation struct {
 	stream  cuda.Stream
@@ -23,6 +23,7 @@ type operation struct {
 	merge       abi.MergeParams
 	materialise abi.MaterialiseParams
 
+	copy blockCopy
 	fill fill
 	done chan struct{} // of a mark
 }
@@ -83,6 +84,9 @@ func (d *Device) serve() {
 }
 
 func (d *Device) execute(op *operation) error {
+	if op.copy.blocks.Count > 0 {
+		return d.copyBlocks(&op.copy)
+	}
 	if op.kernels == nil {
 		b, err := d.memory.bytes("fill", op.fill.dst, op.fill.n)
 		for i := range b {
@@ -103,13 +107,6 @@ func (d *Device) execute(op *operation) error {
 	}
 	if err != nil {
 		return fmt.Errorf("%s of %s: %w", op.kind, op.kernels.config.Name, err)
-	}
-	return nil
-}
-
-func (d *Device) Fill(s cuda.Stream, dst abi.DevicePtr, value byte, n int64) error {
-	if err := d.enqueue(operation{stream: s, fill: fill{dst, value, n}}); err != nil {
-		return fmt.Errorf("fill: %w", err)
 	}
 	return nil
 }
