@@ -150,7 +150,7 @@ func TestCopies(t *testing.T) {
 
 func TestWaitEndsWithItsContext(t *testing.T) {
 	d := open(t, Options{Workers: 1})
-	s := newStep(t, d, smolLM(), abi.KindPrefill, 3, 700, 700) // tens of milliseconds of work
+	s := newStep(t, d, smolLM(), abi.KindPrefill, 3, 300, 300) // tens of milliseconds of work
 	if err := s.kernels.Prefill(0, s.attend); err != nil {
 		t.Fatal(err)
 	}

@@ -112,7 +112,7 @@ func TestLaunchRefuses(t *testing.T) {
 
 // Whatever lies in memory, a launch ends, with an error or without.
 func TestGarbage(t *testing.T) {
-	d := open(t, Options{})
+	d := open(t, Options{Workers: 1}) // tasks that share outputs by mistake race
 	c := smolLM()
 	c.Group, c.HeadDim, c.VHeadDim, c.Rope.RotaryDim, c.PageSize, c.SinkLogits, c.Window = 2, 8, 4, 4, 4, true, 10
 	const n = 1 << 14
