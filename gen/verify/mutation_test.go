@@ -84,7 +84,7 @@ var mutations = []mutation{
 		"kv_head * Config::group + row % Config::group", "row % Config::group * params.kv_heads + kv_head", false},
 	{"position of the tile's first token", spec.Extend, spec.Segment, "rows.positions[token] - base", "rows.positions[0] - base", false},
 	{"slots of another stride", spec.Decode, spec.Segment, "static_cast<long long>(token) * item.slot_stride", "static_cast<long long>(token)", false},
-	{"splits all of one weight", spec.Merge, spec.Segment, "ptx::exp2_approx(lse - maximum)", "1.f", false},
+	{"splits all of one weight", spec.Merge, spec.Segment, "ptx::exp2_approx(lse_of(first + lane) - shift)", "1.f", false},
 	{"log-sum-exp in base 2", spec.Merge, spec.Segment, "log_sum_exp2(maximum, sum, 1.f) * ln_2", "log_sum_exp2(maximum, sum, 1.f)", false},
 }
 
