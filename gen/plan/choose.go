@@ -129,7 +129,7 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 	case family == SM90 && kind == spec.Decode:
 		rows := decodeRows(s.Model)
 		return []spec.Tile{
-			{Rows: rows, Keys: 32, Stages: 8, Warps: 11},
+			{Rows: rows, Keys: 64, Stages: 4, Warps: 7},
 			{Rows: rows, Keys: 32, Stages: 4, Warps: 7},
 		}
 	case kind == spec.Prefill || kind == spec.Extend:

@@ -1,6 +1,6 @@
 // attend, many rows, on Hopper: prefill and extend. Of the first warpgroup, one warp
-// keeps the tensor copies of K and V in flight and three rotate queries ahead of
-// their use; each further warpgroup owns 64 rows of the tile and does the softmax of
+// keeps the tensor copies of K in flight, one those of V, and two rotate queries ahead
+// of their use; each further warpgroup owns 64 rows of the tile and does the softmax of
 // one tile of keys under the products of the next. Blocks are persistent: the copies
 // and rotations of the next item start under the end of this one.
 #pragma once
@@ -24,48 +24,42 @@ struct AttendSm90Shared {
   unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
 
-// ---- the producer ----
+// ---- the producers ----
 
-// One warp: K and V, item after item, tile after tile; after an item's last tile it
-// publishes one that does not exist.
-template <class Config>
-__device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane) {
-  RingPlace<Config::stages> key, value;
+// One warp: K, or V. (Both are too much for one: with pages of 16 tokens it would
+// start 32 copies a tile.) Item after item, tile after tile; K's warp also publishes
+// what each tile is, and after an item's last one a tile that does not exist.
+template <class Config, int Dim, bool Keys>
+__device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
+                                        const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
+  RingPlace<Config::stages> place;
   TileCopier<Config> copier = {pointer<int32_t>(params.page_table), lane};
   for (WorkStart now = WorkStart::of(params, Work::first(params)), next; now.work.exists; now = next) {
     copier.look_up(now.tile);
-    for (bool first = true;; first = false) {
+    bool found_next = false;
+    while (Keys || copier.tile.exists()) {
       const KeyTile tile = copier.tile;
       const int page = copier.page;
       copier.look_up(tile_after<Config::keys>(params, tile, now.run_end));
-
-      wait_for_stage(shared.key_free[key.stage], key.parity ^ 1);
-      const uint32_t key_full = ptx::shared_address(&shared.key_full[key.stage]);
+      wait_for_stage(all_free[place.stage], place.parity ^ 1);
+      const uint32_t full = ptx::shared_address(&all_full[place.stage]);
       if (lane == 0) {
-        shared.tile[key.stage] = tile;
-        ptx::barrier_arrive_expecting(key_full, tile_bytes<Config, Config::head_dim>(tile));
+        if (Keys) shared.tile[place.stage] = tile;
+        ptx::barrier_arrive_expecting(full, tile_bytes<Config, Dim>(tile));
       }
       ptx::sync_warp();
-      copy_tile<Config>(shared.key[key.stage], params.k_map, key_full, tile, page, now.work.kv_head, lane);
-      key.advance();
-
-      if (tile.exists()) {
-        wait_for_stage(shared.value_free[value.stage], value.parity ^ 1);
-        const uint32_t value_full = ptx::shared_address(&shared.value_full[value.stage]);
-        if (lane == 0) ptx::barrier_arrive_expecting(value_full, tile_bytes<Config, Config::v_head_dim>(tile));
-        ptx::sync_warp();
-        copy_tile<Config>(shared.value[value.stage], params.v_map, value_full, tile, page, now.work.kv_head, lane);
-        value.advance();
-      }
-      if (first) next = now.next(params);
+      copy_tile<Config>(stages[place.stage], map, full, tile, page, now.work.kv_head, lane);
+      place.advance();
       if (!tile.exists()) break;
+      if (!found_next) next = now.next(params), found_next = true;  // under the first copies
     }
+    if (!found_next) next = now.next(params);
   }
 }
 
 // ---- the rotators ----
 
-constexpr int rotator_threads = 96;
+constexpr int rotator_threads = 64;
 
 // Publishes each item's queries, once for each run that needs a rotation of its own.
 template <class Config>
@@ -244,9 +238,11 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   if (thread < 128) {
     if constexpr (consumers == 2) ptx::registers_give<88>();
     if (thread < 32) {
-      produce<Config>(params, shared, thread);
+      produce<Config, Config::head_dim, true>(params, shared, shared.key, params.k_map, shared.key_full, shared.key_free, thread);
+    } else if (thread < 64) {
+      produce<Config, Config::v_head_dim, false>(params, shared, shared.value, params.v_map, shared.value_full, shared.value_free, thread - 32);
     } else {
-      rotate_queries<Config>(params, shared, thread - 32);
+      rotate_queries<Config>(params, shared, thread - 64);
     }
   } else {
     if constexpr (consumers == 2) ptx::registers_take<208>();
