@@ -10,6 +10,7 @@ import (
 
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/rope"
 	"github.com/kgen-project/kgen/runtime/schedule"
@@ -25,7 +26,8 @@ type Engine struct {
 	cache     *kvcache.Cache
 	stream    cuda.Stream
 	ownStream bool
-	rope      abi.DevicePtr // 0 where nothing is rotated
+	rope      abi.DevicePtr                   // 0 where nothing is rotated
+	maps      [][len(kinds)]*kernel.CacheMaps // [layers]; none where the kernels take none
 	log       *slog.Logger
 	metrics   *metrics
 
@@ -67,6 +69,9 @@ func New(dev cuda.Device, k Kernels, m Model, o Options) (_ *Engine, err error) 
 	}
 	defer func() {
 		if err != nil {
+			if e.cache != nil {
+				err = errors.Join(err, e.cache.Close())
+			}
 			err = errors.Join(err, e.freeAll())
 		}
 	}()
@@ -91,8 +96,31 @@ func New(dev cuda.Device, k Kernels, m Model, o Options) (_ *Engine, err error) 
 	if err != nil {
 		return nil, err
 	}
+	if err := e.mapCaches(o.Pages); err != nil {
+		return nil, err
+	}
 	e.log.Info("engine open", "model", m.Name, "device", dev.Info().Name, "pages", o.Pages, "page_bytes", m.shape().PageBytes())
 	return e, nil
+}
+
+// mapCaches makes the tensor maps of every layer.
+func (e *Engine) mapCaches(pages int) error {
+	mapper, ok := e.kernels.(cacheMapper)
+	if !ok {
+		return nil
+	}
+	e.maps = make([][len(kinds)]*kernel.CacheMaps, e.model.Layers)
+	for layer := range e.maps {
+		kv := e.cache.Layer(layer)
+		for i, kind := range kinds {
+			m, err := mapper.MapCache(kind, kv.K, kv.V, pages, e.model.KVHeads)
+			if err != nil {
+				return fmt.Errorf("layer %d: %w", layer, err)
+			}
+			e.maps[layer][i] = m
+		}
+	}
+	return nil
 }
 
 // Cache is the registry of chunks and the pool of pages: for statistics,
@@ -198,6 +226,13 @@ func (e *Engine) freeAll() error {
 	clear(e.graphs)
 	clear(e.spaces)
 	e.free = nil
+	for _, layer := range e.maps {
+		for _, m := range layer {
+			if m != nil {
+				errs = append(errs, m.Free())
+			}
+		}
+	}
 	if e.rope != 0 {
 		errs = append(errs, e.device.Free(e.rope))
 	}

@@ -77,10 +77,11 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 		return nil, err
 	}
 	s.tokens = fixed.tokens
-	if g.recorded, err = dev.Capture(g.stream, func() error { return record(s) }); err != nil {
+	recorded, err := dev.Capture(g.stream, func() error { return record(s) })
+	if err != nil {
 		return nil, err
 	}
-	s.ended = true
+	g.recorded, s.ended = recorded, true
 	for layer, attended := range s.attended {
 		if !attended {
 			return nil, fmt.Errorf("%w: layer %d of %d was not attended", ErrIncomplete, layer, len(s.attended))

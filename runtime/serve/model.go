@@ -7,6 +7,7 @@ import (
 
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/rope"
 	"github.com/kgen-project/kgen/runtime/schedule"
@@ -23,6 +24,11 @@ type Kernels interface {
 	// Tile is the rows (query tokens x heads of one KV head) and the keys of a
 	// tile of prefill, extend or decode; 0 where there is no such kernel.
 	Tile(kind abi.Kind) (rows, keys int)
+}
+
+// cacheMapper is Kernels of which some read the caches by tensor maps.
+type cacheMapper interface {
+	MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error)
 }
 
 // Model is what an engine must know of a model and of the spec that its kernels

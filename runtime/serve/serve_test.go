@@ -26,16 +26,16 @@ func TestRequest(t *testing.T) {
 			m := smallModel()
 			c.change(&m)
 			b := newBench(t, m, serve.Options{Pages: 1000})
-			d1, d2 := document(1, 37), document(2, 530)
+			d1, d2 := document(1, 37), document(2, 270)
 			c1, c2 := b.register(t, d1), b.register(t, d2)
 			s, err := b.engine.Open([]kvcache.Placement{{Chunk: c2, Offset: 100}, {Chunk: c1, Offset: kvcache.Packed}, {Chunk: c2, Offset: 5}}, kvcache.Packed)
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := &request{segments: []placed{{d2, 100}, {d1, 630}, {d2, 5}}, offset: 667}
+			r := &request{segments: []placed{{d2, 100}, {d1, 370}, {d2, 5}}, offset: 407}
 			c1.Release()
 			c2.Release()
-			for i, n := range []int{40, 1, 1, 3, 1, 2, 17, 1} {
+			for i, n := range []int{33, 1, 3, 17, 1} {
 				tokens := document(uint64(100+i), n)
 				outs, err := b.step(t.Context(), []serve.Entry{{Sequence: s, Tokens: n}}, tokens)
 				if err != nil {
@@ -63,7 +63,7 @@ func TestRequest(t *testing.T) {
 // its documents were evicted and came back.
 func TestSameBits(t *testing.T) {
 	b := newBench(t, smallModel(), serve.Options{Pages: 6000, HostBytes: 1 << 30})
-	docs := [][]int32{document(1, 300), document(2, 41), document(3, 700)}
+	docs := [][]int32{document(1, 150), document(2, 41), document(3, 290)}
 	chunks := func() []*kvcache.Chunk {
 		var held []*kvcache.Chunk
 		for _, d := range docs {

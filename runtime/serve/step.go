@@ -163,6 +163,10 @@ func (s *Step) launch(layer int, io IO) error {
 		p := l.params
 		p.Q, p.Out, p.LSE, p.SinkLogits = io.Q, io.Out, io.LSE, io.SinkLogits
 		p.KCache, p.VCache = kv.K, kv.V
+		if len(e.maps) > 0 {
+			maps := e.maps[layer][l.kind]
+			p.KMap, p.VMap = maps.K, maps.V
+		}
 		p.QTokenStride, p.OutTokenStride = qStride, outStride
 		var err error
 		switch l.kind {

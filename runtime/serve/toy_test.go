@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/kgen-project/kgen/runtime/abi"
@@ -88,8 +90,12 @@ func cpuKernels(tb testing.TB, dev *cpu.Device, m serve.Model) *cpu.Kernels {
 // bench is an engine on the CPU and its model.
 type bench struct {
 	*toy
-	dev    cuda.Device
-	engine *serve.Engine
+	dev      cuda.Device
+	engine   *serve.Engine
+	trusting bool // the outputs of encodes are not looked at
+
+	mu   sync.Mutex
+	free []*tensors
 }
 
 func newBench(tb testing.TB, m serve.Model, o serve.Options) *bench {
@@ -104,17 +110,18 @@ func newBench(tb testing.TB, m serve.Model, o serve.Options) *bench {
 			tb.Error(err)
 		}
 	})
-	return &bench{newToy(m), dev, e}
+	return &bench{toy: newToy(m), dev: dev, engine: e}
 }
 
 // tensors is device memory for a step's tensors.
 type tensors struct {
-	dev cuda.Device
-	io  serve.IO
+	dev    cuda.Device
+	tokens int
+	io     serve.IO
 }
 
 func newTensors(dev cuda.Device, m serve.Model, tokens int) (*tensors, error) {
-	t := &tensors{dev: dev}
+	t := &tensors{dev: dev, tokens: tokens}
 	for _, part := range []struct {
 		ptr      *abi.DevicePtr
 		elements int
@@ -154,13 +161,32 @@ func (t *toy) put(b *tensors, layer int, tokens []int32) error {
 	return nil
 }
 
+// take returns tensors for a step; give takes them back.
+func (b *bench) take(tokens int) (*tensors, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, t := range b.free {
+		if t.tokens >= tokens {
+			b.free = slices.Delete(b.free, i, i+1)
+			return t, nil
+		}
+	}
+	return newTensors(b.dev, b.model, max(tokens, 64))
+}
+
+func (b *bench) give(t *tensors) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.free = append(b.free, t)
+}
+
 // forward runs a step's layers and returns their outputs, [layers][tokens][query heads][v head dim].
 func (b *bench) forward(ctx context.Context, s *serve.Step, tokens []int32) ([][]byte, error) {
-	t, err := newTensors(b.dev, b.model, len(tokens))
+	t, err := b.take(len(tokens))
 	if err != nil {
 		return nil, err
 	}
-	defer t.free()
+	defer b.give(t)
 	outs := make([][]byte, b.model.Layers)
 	for layer := range outs {
 		if err := b.put(t, layer, tokens); err != nil {
@@ -187,7 +213,7 @@ func (b *bench) encode(tokens []int32) serve.Encode {
 			return fmt.Errorf("a step of %d tokens for a document of %d", s.Tokens(), len(tokens))
 		}
 		outs, err := b.forward(ctx, s, tokens)
-		if err != nil {
+		if err != nil || b.trusting {
 			return err
 		}
 		return b.compare(&request{own: tokens}, len(tokens), outs, 0)
@@ -276,6 +302,76 @@ func (b *bench) step(ctx context.Context, batch []serve.Entry, tokens []int32) (
 	outs, err := b.forward(ctx, s, tokens)
 	if err != nil {
 		return nil, err
+	}
+	return outs, s.Commit()
+}
+
+// recording is a graph of the model with its tensors.
+type recording struct {
+	*serve.Graph
+	bench   *bench
+	tensors []*tensors // [layers]
+}
+
+func (b *bench) record(ctx context.Context, size serve.GraphSize) (_ *recording, err error) {
+	r := &recording{bench: b}
+	defer func() {
+		if err != nil {
+			r.free()
+		}
+	}()
+	for range b.model.Layers {
+		t, err := newTensors(b.dev, b.model, size.Tokens)
+		if err != nil {
+			return nil, err
+		}
+		r.tensors = append(r.tensors, t)
+	}
+	r.Graph, err = b.engine.Capture(ctx, size, func(s *serve.Step) error {
+		for layer, t := range r.tensors {
+			if err := s.Attend(layer, t.io); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *recording) free() {
+	for _, t := range r.tensors {
+		t.free()
+	}
+}
+
+// step replays the graph for a batch.
+func (r *recording) step(ctx context.Context, batch []serve.Entry, tokens []int32) ([][]byte, error) {
+	s, err := r.Schedule(ctx, batch)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Abort()
+	for layer, t := range r.tensors {
+		if err := r.bench.put(t, layer, tokens); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.Launch(); err != nil {
+		return nil, err
+	}
+	if err := s.Wait(ctx); err != nil {
+		return nil, err
+	}
+	m := r.bench.model
+	outs := make([][]byte, m.Layers)
+	for layer, t := range r.tensors {
+		outs[layer] = make([]byte, 2*len(tokens)*m.KVHeads*m.Group*m.VHeadDim)
+		if err := t.dev.Download(outs[layer], t.io.Out); err != nil {
+			return nil, err
+		}
 	}
 	return outs, s.Commit()
 }

@@ -1,0 +1,331 @@
+package serve_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/kgen-project/kgen/runtime/cpu"
+	"github.com/kgen-project/kgen/runtime/kvcache"
+	"github.com/kgen-project/kgen/runtime/serve"
+)
+
+func TestNewErrors(t *testing.T) {
+	dev := cpu.Open(cpu.Options{Workers: 1, MemoryBytes: 1 << 20})
+	defer dev.Close()
+	kernels := cpuKernels(t, dev, smallModel())
+	for _, c := range []struct {
+		change func(*serve.Model, *serve.Options)
+		want   string
+	}{
+		{func(m *serve.Model, _ *serve.Options) { m.Group = 0 }, "the model's Group is 0"},
+		{func(m *serve.Model, _ *serve.Options) { m.Group = 100 }, "a token's group of query heads takes 100"},
+		{func(m *serve.Model, _ *serve.Options) { m.Encoding = "packed" }, `Encoding is "packed", want segment, raw or baked`},
+		{func(m *serve.Model, _ *serve.Options) { m.Scale = 0 }, "Scale is 0"},
+		{func(m *serve.Model, _ *serve.Options) { m.Window = -1 }, "Window is -1"},
+		{func(m *serve.Model, _ *serve.Options) { m.MaxPosition = 5000 }, "MaxPosition is 5000, and its RoPE table ends at 4096"},
+		{func(m *serve.Model, _ *serve.Options) { m.Layers = 0 }, "Layers is 0"},
+		{func(_ *serve.Model, o *serve.Options) { o.Pages = 0 }, "0 pages"},
+		{func(_ *serve.Model, o *serve.Options) { o.Pages = 1 << 16 }, "out of device memory"},
+	} {
+		m, o := smallModel(), serve.Options{Pages: 10}
+		c.change(&m, &o)
+		if _, err := serve.New(dev, kernels, m, o); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error %v, want %q in it", err, c.want)
+		}
+	}
+}
+
+func TestNamedErrors(t *testing.T) {
+	ctx := t.Context()
+	b := newBench(t, smallModel(), serve.Options{Pages: 20})
+	other := newBench(t, smallModel(), serve.Options{Pages: 20})
+	open := func(b *bench) *serve.Sequence {
+		s, err := b.engine.Open(nil, kvcache.Packed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s, foreign := open(b), open(other)
+	check := func(name string, err error, want any) {
+		t.Helper()
+		switch want := want.(type) {
+		case error:
+			if !errors.Is(err, want) {
+				t.Errorf("%s: error %v, want %v", name, err, want)
+			}
+		case string:
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: error %v, want %q in it", name, err, want)
+			}
+		}
+	}
+	schedule := func(batch ...serve.Entry) error {
+		step, err := b.engine.Schedule(ctx, batch)
+		if err == nil {
+			step.Abort()
+		}
+		return err
+	}
+	check("no sequences", schedule(), "an empty batch")
+	check("no tokens", schedule(serve.Entry{Sequence: s}), "entry 0: 0 new tokens, want at least 1")
+	check("another engine's", schedule(serve.Entry{Sequence: s, Tokens: 1}, serve.Entry{Sequence: foreign, Tokens: 1}), "entry 1: not a sequence of this engine")
+	check("twice in a batch", schedule(serve.Entry{Sequence: s, Tokens: 1}, serve.Entry{Sequence: s, Tokens: 1}), serve.ErrBusy)
+	check("too long", schedule(serve.Entry{Sequence: s, Tokens: 5000}), kvcache.ErrPosition)
+	err := schedule(serve.Entry{Sequence: s, Tokens: 90})
+	check("too large", err, serve.ErrNoPages)
+	check("too large", err, "23 needed, 20 free")
+	var pages *kvcache.NoPagesError
+	if !errors.As(err, &pages) || pages.Needed != 23 {
+		t.Errorf("error %v", err)
+	}
+
+	step, err := b.engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("in a step", schedule(serve.Entry{Sequence: s, Tokens: 1}), serve.ErrBusy)
+	_, err = s.Fork()
+	check("fork in a step", err, serve.ErrBusy)
+	check("truncate in a step", s.Truncate(0), serve.ErrBusy)
+	check("close in a step", s.Close(), serve.ErrBusy)
+	check("no such layer", step.Attend(2, serve.IO{Q: 1, K: 1, V: 1, Out: 1}), "the model has layers 0 to 1")
+	check("a null pointer", step.Attend(0, serve.IO{Q: 1, K: 1, V: 1}), "out 0x0: none may be null")
+	check("no graph", step.Launch(), "not of a graph")
+	check("nothing attended", step.Commit(), serve.ErrIncomplete)
+	check("ended", step.Commit(), serve.ErrEnded)
+	check("ended", step.Wait(ctx), serve.ErrEnded)
+	check("ended", step.Attend(0, serve.IO{}), serve.ErrEnded)
+	check("ended", step.Launch(), serve.ErrEnded)
+	step.Abort()
+	if s.Tokens() != 0 {
+		t.Errorf("%d tokens are left", s.Tokens())
+	}
+
+	// A kernel that goes wrong after its launch.
+	step, err = b.engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := step.Attend(0, serve.IO{Q: 1, K: 1, V: 1, Out: 1}); err != nil {
+		t.Fatal(err)
+	}
+	check("a kernel failed", step.Wait(ctx), serve.ErrLaunch)
+	check("a failed step", step.Attend(1, serve.IO{Q: 1, K: 1, V: 1, Out: 1}), serve.ErrLaunch)
+	check("a failed step", step.Commit(), serve.ErrLaunch)
+	tokens := document(1, 2)
+	outs, err := b.step(ctx, []serve.Entry{{Sequence: s, Tokens: 2}}, tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.compare(&request{own: tokens}, 2, outs, 0); err != nil {
+		t.Error(err)
+	}
+	check("truncated too far", s.Truncate(3), "want 0 to 2")
+	if err := errors.Join(s.Close(), s.Close()); err != nil {
+		t.Error(err)
+	}
+	check("a closed sequence", schedule(serve.Entry{Sequence: s, Tokens: 1}), serve.ErrClosed)
+}
+
+func TestBaked(t *testing.T) {
+	m := smallModel()
+	m.Encoding = "baked"
+	b := newBench(t, m, serve.Options{Pages: 100})
+	d := document(1, 10)
+	c := b.register(t, d)
+	for _, p := range [][]kvcache.Placement{{{Chunk: c, Offset: 3}}, kvcache.Pack(c, c)} {
+		if _, err := b.engine.Open(p, kvcache.Packed); err == nil || !strings.Contains(err.Error(), "stands at 0 only") {
+			t.Errorf("error %v", err)
+		}
+	}
+	s, err := b.engine.Open(kvcache.Pack(c), 15)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &request{segments: []placed{{d, 0}}, offset: 15, own: document(2, 20)}
+	outs, err := b.step(t.Context(), []serve.Entry{{Sequence: s, Tokens: 20}}, r.own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.compare(r, 20, outs, 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// With a closed engine, everything says so, and nothing hangs.
+func TestClosed(t *testing.T) {
+	ctx := t.Context()
+	b := newBench(t, smallModel(), serve.Options{Pages: 50})
+	c := b.register(t, document(1, 10))
+	s, err := b.engine.Open(kvcache.Pack(c), kvcache.Packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := b.record(ctx, serve.GraphSize{Tokens: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.free()
+	step, err := b.engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoding, ended := make(chan struct{}), make(chan error)
+	go func() {
+		_, err := b.engine.Register(ctx, document(2, 10), func(ctx context.Context, _ *serve.Step) error {
+			close(encoding)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		ended <- err
+	}()
+	<-encoding
+	if err := b.engine.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; !errors.Is(err, serve.ErrClosed) && !errors.Is(err, context.Canceled) {
+		t.Errorf("an encode that was cut off: %v", err)
+	}
+	for name, f := range map[string]func() error{
+		"close":          b.engine.Close,
+		"register":       func() error { _, err := b.engine.Register(ctx, document(3, 10), nil); return err },
+		"open":           func() error { _, err := b.engine.Open(nil, 0); return err },
+		"schedule":       func() error { _, err := b.engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 1}}); return err },
+		"capture":        func() error { _, err := b.engine.Capture(ctx, serve.GraphSize{Tokens: 1}, nil); return err },
+		"graph schedule": func() error { _, err := g.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 1}}); return err },
+		"graph close":    func() error { return g.Close(ctx) },
+		"attend":         func() error { return step.Attend(0, serve.IO{Q: 1, K: 1, V: 1, Out: 1}) },
+		"wait":           func() error { return step.Wait(ctx) },
+	} {
+		if err := f(); !errors.Is(err, serve.ErrClosed) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+	step.Abort()
+	if err := s.Close(); err != nil && !errors.Is(err, serve.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// Of two that want one document, one may give up; when both have, so does the
+// encode, and the next request is served.
+func TestCancelledRegister(t *testing.T) {
+	b := newBench(t, smallModel(), serve.Options{Pages: 50})
+	d := document(1, 10)
+	started, gone := make(chan struct{}), make(chan struct{})
+	hang := func(ctx context.Context, _ *serve.Step) error {
+		close(started)
+		<-ctx.Done()
+		close(gone)
+		return ctx.Err()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	for range 2 {
+		group.Go(func() {
+			if _, err := b.engine.Register(ctx, d, hang); !errors.Is(err, context.Canceled) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+	<-started
+	cancel()
+	group.Wait()
+	<-gone
+	b.register(t, d).Release()
+	if s := b.engine.Cache().Stats(); s.Chunks != 1 || s.Encodes != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestNoGoroutinesLeft(t *testing.T) {
+	before := runtime.NumGoroutine()
+	dev := cpu.Open(cpu.Options{Workers: 2})
+	m := smallModel()
+	e, err := serve.New(dev, cpuKernels(t, dev, m), m, serve.Options{Pages: 50})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{toy: newToy(m), dev: dev, engine: e}
+	b.register(t, document(1, 9))
+	ctx, cancel := context.WithCancel(t.Context())
+	started := make(chan struct{})
+	go func() { <-started; cancel() }()
+	_, err = e.Register(ctx, document(2, 9), func(ctx context.Context, _ *serve.Step) error {
+		close(started)
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	if err := errors.Join(e.Close(), dev.Close()); err != nil {
+		t.Error(err)
+	}
+	for range 200 {
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	stacks := make([]byte, 1<<16)
+	t.Errorf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
+}
+
+func TestCollector(t *testing.T) {
+	b := newBench(t, smallModel(), serve.Options{Pages: 50})
+	d := document(1, 10)
+	c := b.register(t, d)
+	b.register(t, d).Release()
+	var batch []serve.Entry
+	for range 3 {
+		s, err := b.engine.Open(kvcache.Pack(c, c), kvcache.Packed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch = append(batch, serve.Entry{Sequence: s, Tokens: 2})
+	}
+	if _, err := b.step(t.Context(), batch, document(2, 6)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.engine.Schedule(t.Context(), []serve.Entry{{Sequence: batch[0].Sequence, Tokens: 1000}}); err == nil {
+		t.Fatal("1000 tokens were scheduled")
+	}
+	registry := prometheus.NewPedanticRegistry()
+	if err := registry.Register(b.engine.Collector()); err != nil {
+		t.Fatal(err)
+	}
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		m := f.GetMetric()[0]
+		got[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+	}
+	for name, want := range map[string]float64{
+		"kgen_chunk_hits_total": 1, "kgen_chunk_misses_total": 1, "kgen_encodes_total": 1,
+		"kgen_chunk_reads_total": 6, "kgen_shared_reads_total": 5, "kgen_step_tokens_total": 16, // 10 of them by the encode
+		"kgen_step_seconds": 2, "kgen_schedule_seconds": 1, "kgen_step_failures_total": 1, "kgen_steps_aborted_total": 0,
+		"kgen_pages_used": 6, "kgen_pages_free": 44, "kgen_sequences": 3, "kgen_chunks": 1, "kgen_evictions_total": 0,
+	} {
+		if v, ok := got[name]; !ok || math.Abs(v-want) > 1e-9 {
+			t.Errorf("%s is %v (%v), want %v", name, v, ok, want)
+		}
+	}
+}

@@ -1,0 +1,319 @@
+package serve_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cpu"
+	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kvcache"
+	"github.com/kgen-project/kgen/runtime/serve"
+)
+
+var errInjected = errors.New("injected")
+
+// faulty is a device and kernels of which one call, counted from 1, fails.
+type faulty struct {
+	cuda.GraphDevice
+	serve.Kernels
+
+	mu    sync.Mutex
+	calls int
+	fail  int
+	name  string // of the call that failed
+	held  map[abi.DevicePtr]bool
+	kept  int // frees that failed: what they were to free is still held
+}
+
+func (f *faulty) call(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	if f.calls != f.fail {
+		return nil
+	}
+	f.name = name
+	return fmt.Errorf("%s: %w", name, errInjected)
+}
+
+func (f *faulty) Alloc(n int64) (abi.DevicePtr, error) {
+	if err := f.call("Alloc"); err != nil {
+		return 0, err
+	}
+	p, err := f.GraphDevice.Alloc(n)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.held[p] = true
+	return p, err
+}
+
+func (f *faulty) Free(p abi.DevicePtr) error {
+	if err := f.call("Free"); err != nil {
+		f.kept++
+		return err
+	}
+	f.mu.Lock()
+	delete(f.held, p)
+	f.mu.Unlock()
+	return f.GraphDevice.Free(p)
+}
+
+func (f *faulty) Upload(dst abi.DevicePtr, src []byte) error {
+	if err := f.call("Upload"); err != nil {
+		return err
+	}
+	return f.GraphDevice.Upload(dst, src)
+}
+
+func (f *faulty) Download(dst []byte, src abi.DevicePtr) error {
+	if err := f.call("Download"); err != nil {
+		return err
+	}
+	return f.GraphDevice.Download(dst, src)
+}
+
+func (f *faulty) NewStream() (cuda.Stream, error) {
+	if err := f.call("NewStream"); err != nil {
+		return 0, err
+	}
+	return f.GraphDevice.NewStream()
+}
+
+func (f *faulty) DestroyStream(s cuda.Stream) error {
+	if err := f.call("DestroyStream"); err != nil {
+		return err
+	}
+	return f.GraphDevice.DestroyStream(s)
+}
+
+func (f *faulty) Synchronize(ctx context.Context, s cuda.Stream) error {
+	if err := f.call("Synchronize"); err != nil {
+		return err
+	}
+	return f.GraphDevice.Synchronize(ctx, s)
+}
+
+func (f *faulty) Capture(s cuda.Stream, record func() error) (cuda.Graph, error) {
+	if err := f.call("Capture"); err != nil {
+		return nil, err
+	}
+	g, err := f.GraphDevice.Capture(s, record)
+	if err != nil {
+		return nil, err
+	}
+	return faultyGraph{g, f}, nil
+}
+
+type faultyGraph struct {
+	cuda.Graph
+	*faulty
+}
+
+func (g faultyGraph) Launch(s cuda.Stream) error {
+	if err := g.call("Graph.Launch"); err != nil {
+		return err
+	}
+	return g.Graph.Launch(s)
+}
+
+func (f *faulty) Append(s cuda.Stream, p abi.AppendParams) error {
+	if err := f.call("Append"); err != nil {
+		return err
+	}
+	return f.Kernels.Append(s, p)
+}
+
+func (f *faulty) Prefill(s cuda.Stream, p abi.AttendParams) error {
+	if err := f.call("Prefill"); err != nil {
+		return err
+	}
+	return f.Kernels.Prefill(s, p)
+}
+
+func (f *faulty) Extend(s cuda.Stream, p abi.AttendParams) error {
+	if err := f.call("Extend"); err != nil {
+		return err
+	}
+	return f.Kernels.Extend(s, p)
+}
+
+func (f *faulty) Decode(s cuda.Stream, p abi.AttendParams) error {
+	if err := f.call("Decode"); err != nil {
+		return err
+	}
+	return f.Kernels.Decode(s, p)
+}
+
+func (f *faulty) Merge(s cuda.Stream, p abi.MergeParams) error {
+	if err := f.call("Merge"); err != nil {
+		return err
+	}
+	return f.Kernels.Merge(s, p)
+}
+
+// Whichever call of the device fails, the operation at hand says so, nothing
+// has changed, and the same operation then works.
+func TestFaults(t *testing.T) {
+	total := scenario(t, 0)
+	t.Logf("%d calls", total)
+	for n := 1; n <= total; n++ {
+		scenario(t, n)
+		if t.Failed() {
+			t.Fatalf("with call %d failing", n)
+		}
+	}
+}
+
+// scenario does a little of everything, with call number fail failing, and
+// returns the number of calls.
+func scenario(t *testing.T, fail int) int {
+	t.Helper()
+	ctx := t.Context()
+	m := smallModel()
+	m.Layers, m.KVHeads = 1, 1
+	dev := cpu.Open(cpu.Options{Workers: 1})
+	defer dev.Close()
+	f := &faulty{GraphDevice: dev, Kernels: cpuKernels(t, dev, m), fail: fail, held: map[abi.DevicePtr]bool{}}
+	b := &bench{toy: newToy(m), dev: dev, trusting: true} // the model's own calls don't fail
+	var sequences []*serve.Sequence
+
+	state := func() string {
+		if b.engine == nil {
+			return fmt.Sprint(len(f.held))
+		}
+		s := b.engine.Cache().Stats()
+		tokens := []int{s.Chunks, s.Pinned, s.Sequences}
+		for _, q := range sequences {
+			tokens = append(tokens, q.Tokens(), q.Next())
+		}
+		return fmt.Sprint(tokens)
+	}
+	failures := 0
+	do := func(name string, operation func() error) {
+		t.Helper()
+		before := state()
+		err := operation()
+		if err == nil {
+			return
+		}
+		failures++
+		if !errors.Is(err, errInjected) {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if after := state(); after != before {
+			t.Errorf("%s: %v: the state is %s, it was %s", name, err, after, before)
+		}
+		if err := operation(); err != nil {
+			t.Fatalf("%s, again after %s had failed: %v", name, f.name, err)
+		}
+	}
+
+	do("new", func() (err error) {
+		b.engine, err = serve.New(f, f, m, serve.Options{Pages: 200, HostBytes: 1 << 20})
+		return err
+	})
+	docs := [][]int32{document(1, 270), document(2, 9)}
+	var chunks []*kvcache.Chunk
+	for _, d := range docs {
+		do("register", func() error {
+			c, err := b.engine.Register(ctx, d, b.encode(d))
+			if err == nil {
+				chunks = append(chunks, c)
+			}
+			return err
+		})
+	}
+	var requests []*request
+	open := func() error {
+		s, err := b.engine.Open(kvcache.Pack(chunks...), kvcache.Packed)
+		if err == nil {
+			sequences = append(sequences, s)
+			requests = append(requests, &request{segments: []placed{{docs[0], 0}, {docs[1], 270}}, offset: 279})
+		}
+		return err
+	}
+	do("open", open)
+	do("open", open)
+	step := func(run func(context.Context, []serve.Entry, []int32) ([][]byte, error), counts ...int) {
+		t.Helper()
+		var batch []serve.Entry
+		var tokens []int32
+		for i, n := range counts {
+			batch = append(batch, serve.Entry{Sequence: sequences[i], Tokens: n})
+			tokens = append(tokens, document(uint64(n), n)...)
+		}
+		var outs [][]byte
+		do("step", func() (err error) {
+			outs, err = run(ctx, batch, tokens)
+			return err
+		})
+		row := 0
+		for i, n := range counts {
+			requests[i].own = append(requests[i].own, tokens[row:row+n]...)
+			if fail == 0 || failures > 0 { // the first scenario has no failure: it is looked at whole
+				if err := b.compare(requests[i], n, outs, row); err != nil {
+					t.Error(err)
+				}
+			}
+			row += n
+		}
+	}
+	step(b.step, 18, 1)
+	do("fork", func() error {
+		s, err := sequences[0].Fork()
+		if err == nil {
+			sequences = append(sequences, s)
+			fork := *requests[0]
+			fork.own = append([]int32(nil), fork.own...)
+			requests = append(requests, &fork)
+		}
+		return err
+	})
+	step(b.step, 1, 2, 3) // a page is copied
+	var g *recording
+	do("capture", func() (err error) {
+		g, err = b.record(ctx, serve.GraphSize{Tokens: 3})
+		return err
+	})
+	step(g.step, 1, 1, 1)
+	step(g.step, 2, 1)
+	do("close the graph", func() error { return g.Close(ctx) })
+	g.free()
+	for _, s := range sequences {
+		do("close", s.Close)
+	}
+	sequences = nil
+	for _, c := range chunks {
+		c.Release()
+		do("evict", func() error { return b.engine.Cache().Evict(c.ID()) })
+	}
+	chunks, requests = nil, nil
+	for _, d := range docs {
+		do("register again", func() error {
+			c, err := b.engine.Register(ctx, d, b.encode(d))
+			if err == nil {
+				chunks = append(chunks, c)
+			}
+			return err
+		})
+	}
+	do("open again", open)
+	step(b.step, 5)
+	if err := b.engine.Close(); err != nil {
+		failures++
+		if !errors.Is(err, errInjected) {
+			t.Errorf("close: %v", err)
+		}
+	}
+	if fail > 0 && failures != 1 {
+		t.Errorf("%s failed, and %d operations", f.name, failures)
+	}
+	if len(f.held) > f.kept {
+		t.Errorf("%d allocations are left after %s failed", len(f.held), f.name)
+	}
+	return f.calls
+}

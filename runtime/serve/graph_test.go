@@ -1,0 +1,173 @@
+package serve_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/kgen-project/kgen/runtime/cpu"
+	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kvcache"
+	"github.com/kgen-project/kgen/runtime/serve"
+)
+
+// A graph that is recorded once gives, batch after batch and however long the
+// sequences get, the bits of steps that are launched layer by layer.
+func TestGraph(t *testing.T) {
+	ctx := t.Context()
+	b := newBench(t, smallModel(), serve.Options{Pages: 3000})
+	g, err := b.record(ctx, serve.GraphSize{Tokens: 6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.free()
+	doc := document(1, 240) // near the length from which decode is split
+	chunk := b.register(t, doc)
+	var graphed, launched []*serve.Sequence
+	var requests []*request
+	for i := range 4 {
+		for _, list := range []*[]*serve.Sequence{&graphed, &launched} {
+			s, err := b.engine.Open(kvcache.Pack(chunk), 1000*i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			*list = append(*list, s)
+		}
+		requests = append(requests, &request{segments: []placed{{doc, 0}}, offset: 1000 * i})
+	}
+	for step := range 40 {
+		var a, c []serve.Entry
+		var tokens []int32
+		for i := range 1 + step%4 { // batches of any size up to the graph's
+			n := 1 + (step+i)%2*(step%2)
+			if len(tokens)+n > 6 {
+				n = 1
+			}
+			a = append(a, serve.Entry{Sequence: graphed[i], Tokens: n})
+			c = append(c, serve.Entry{Sequence: launched[i], Tokens: n})
+			more := document(uint64(10*step+i), n)
+			tokens = append(tokens, more...)
+			requests[i].own = append(requests[i].own, more...)
+		}
+		got, err := g.step(ctx, a, tokens)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := b.step(ctx, c, tokens)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row := 0
+		for i := range a {
+			if err := b.compare(requests[i], a[i].Tokens, got, row); err != nil {
+				t.Fatalf("step %d, sequence %d: %v", step, i, err)
+			}
+			row += a[i].Tokens
+		}
+		for layer := range got {
+			if !bytes.Equal(got[layer], want[layer]) {
+				t.Fatalf("step %d, layer %d: the graph gives other bits", step, layer)
+			}
+		}
+	}
+	if err := g.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if _, err := g.Schedule(ctx, nil); !errors.Is(err, serve.ErrClosed) {
+		t.Errorf("schedule for a closed graph: %v", err)
+	}
+}
+
+func TestGraphErrors(t *testing.T) {
+	ctx := t.Context()
+	b := newBench(t, smallModel(), serve.Options{Pages: 500})
+	chunk := b.register(t, document(1, 300))
+	open := func() *serve.Sequence {
+		s, err := b.engine.Open(kvcache.Pack(chunk), kvcache.Packed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	one, two := open(), open()
+	for _, c := range []struct {
+		name  string
+		size  serve.GraphSize
+		batch []serve.Entry
+		want  error
+	}{
+		{"tokens", serve.GraphSize{Tokens: 1}, []serve.Entry{{Sequence: one, Tokens: 1}, {Sequence: two, Tokens: 1}}, serve.ErrFixedSize},
+		{"context", serve.GraphSize{Tokens: 1, Context: 200}, []serve.Entry{{Sequence: one, Tokens: 1}}, serve.ErrFixedSize},
+		{"pages", serve.GraphSize{Tokens: 1, Pages: 75}, []serve.Entry{{Sequence: one, Tokens: 1}}, serve.ErrFixedSize},
+		{"no decode", serve.GraphSize{Tokens: 100}, []serve.Entry{{Sequence: one, Tokens: 50}}, serve.ErrFixedSize},
+		{"no sequence", serve.GraphSize{Tokens: 1}, []serve.Entry{{Tokens: 1}}, nil},
+		{"fits", serve.GraphSize{Tokens: 2, Context: 310, Segments: 4, Pages: 77}, []serve.Entry{{Sequence: one, Tokens: 1}, {Sequence: two, Tokens: 1}}, nil},
+	} {
+		g, err := b.record(ctx, c.size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := g.Schedule(ctx, c.batch)
+		switch {
+		case c.name == "fits" && err == nil:
+			if err := s.Attend(0, serve.IO{Q: 1, K: 1, V: 1, Out: 1}); err == nil {
+				t.Error("a layer of a graph's step was attended")
+			}
+			if _, err := g.Schedule(ctx, c.batch); !errors.Is(err, serve.ErrBusy) {
+				t.Errorf("a graph in two steps: %v", err)
+			}
+			if err := g.Close(ctx); !errors.Is(err, serve.ErrBusy) {
+				t.Errorf("closed in a step: %v", err)
+			}
+			if err := s.Commit(); !errors.Is(err, serve.ErrIncomplete) {
+				t.Errorf("commit without launch: %v", err)
+			}
+		case err == nil || c.want != nil && !errors.Is(err, c.want):
+			t.Errorf("%s: error %v, want %v", c.name, err, c.want)
+		}
+		if one.Tokens() != 0 || two.Tokens() != 0 {
+			t.Errorf("%s: %d and %d tokens are left", c.name, one.Tokens(), two.Tokens())
+		}
+		if err := g.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		g.free()
+	}
+
+	for _, size := range []serve.GraphSize{{}, {Tokens: -1}, {Tokens: 1, Pages: -1}} {
+		if g, err := b.engine.Capture(ctx, size, nil); err == nil {
+			t.Errorf("captured %v of %+v", g, size)
+		}
+	}
+	nothing := func(*serve.Step) error { return nil }
+	if _, err := b.engine.Capture(ctx, serve.GraphSize{Tokens: 1}, nothing); !errors.Is(err, serve.ErrIncomplete) {
+		t.Errorf("capture of nothing: %v", err)
+	}
+	failed := fmt.Errorf("failed")
+	if _, err := b.engine.Capture(ctx, serve.GraphSize{Tokens: 1}, func(*serve.Step) error { return failed }); !errors.Is(err, failed) {
+		t.Errorf("error %v", err)
+	}
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := b.engine.Capture(cancelled, serve.GraphSize{Tokens: 1}, nothing); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// noGraphs hides what a device has beside cuda.Device.
+type noGraphs struct{ cuda.Device }
+
+func TestNoGraphs(t *testing.T) {
+	dev := cpu.Open(cpu.Options{Workers: 1})
+	defer dev.Close()
+	e, err := serve.New(noGraphs{dev}, cpuKernels(t, dev, smallModel()), smallModel(), serve.Options{Pages: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if _, err := e.Capture(t.Context(), serve.GraphSize{Tokens: 1}, nil); !errors.Is(err, serve.ErrNoGraphs) {
+		t.Errorf("error %v", err)
+	}
+}
