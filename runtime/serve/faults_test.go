@@ -24,15 +24,19 @@ type faulty struct {
 	mu    sync.Mutex
 	calls int
 	fail  int
-	name  string // of the call that failed
+	name  string         // of the call that failed
+	names map[string]int // calls
 	held  map[abi.DevicePtr]bool
-	kept  int // frees that failed: what they were to free is still held
+	// locked is the host allocations that are held.
+	locked int
+	kept   int // frees that failed: what they were to free is still held
 }
 
 func (f *faulty) call(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls++
+	f.names[name]++
 	if f.calls != f.fail {
 		return nil
 	}
@@ -120,6 +124,8 @@ func (g faultyGraph) Launch(s cuda.Stream) error {
 	return g.Graph.Launch(s)
 }
 
+func (f *faulty) Blocks(abi.Kind) int { return 8 }
+
 func (f *faulty) Append(s cuda.Stream, p abi.AppendParams) error {
 	if err := f.call("Append"); err != nil {
 		return err
@@ -155,29 +161,97 @@ func (f *faulty) Merge(s cuda.Stream, p abi.MergeParams) error {
 	return f.Kernels.Merge(s, p)
 }
 
+// faultyCopier is a faulty device that copies on streams.
+type faultyCopier struct{ *faulty }
+
+func (f faultyCopier) AllocHost(n int64) ([]byte, error) {
+	if err := f.call("AllocHost"); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.locked++
+	return make([]byte, n), nil
+}
+
+func (f faultyCopier) FreeHost([]byte) error {
+	f.mu.Lock()
+	f.locked--
+	f.mu.Unlock()
+	return f.call("FreeHost")
+}
+
+func (f faultyCopier) CopyAsync(_ cuda.Stream, dst, src abi.DevicePtr, b cuda.Blocks) error {
+	if err := f.call("CopyAsync"); err != nil {
+		return err
+	}
+	host := make([]byte, b.Size())
+	return errors.Join(f.eachBlock(host, src, b, f.GraphDevice.Download), f.eachBlock(host, dst, b, upload(f.GraphDevice)))
+}
+
+func (f faultyCopier) CopyToHostAsync(_ cuda.Stream, dst []byte, src abi.DevicePtr, b cuda.Blocks) error {
+	if err := f.call("CopyToHostAsync"); err != nil {
+		return err
+	}
+	return f.eachBlock(dst, src, b, f.GraphDevice.Download)
+}
+
+func (f faultyCopier) CopyFromHostAsync(_ cuda.Stream, dst abi.DevicePtr, src []byte, b cuda.Blocks) error {
+	if err := f.call("CopyFromHostAsync"); err != nil {
+		return err
+	}
+	return f.eachBlock(src, dst, b, upload(f.GraphDevice))
+}
+
+func upload(d cuda.Device) func([]byte, abi.DevicePtr) error {
+	return func(src []byte, dst abi.DevicePtr) error { return d.Upload(dst, src) }
+}
+
+func (f faultyCopier) eachBlock(host []byte, p abi.DevicePtr, b cuda.Blocks, do func([]byte, abi.DevicePtr) error) error {
+	for i := range b.Count {
+		if err := do(host[int64(i)*b.Bytes:][:b.Bytes], p+abi.DevicePtr(int64(i)*b.Stride)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Whichever call of the device fails, the operation at hand says so, nothing
 // has changed, and the same operation then works.
 func TestFaults(t *testing.T) {
-	total := scenario(t, 0)
-	t.Logf("%d calls", total)
-	for n := 1; n <= total; n++ {
-		scenario(t, n)
-		if t.Failed() {
-			t.Fatalf("with call %d failing", n)
-		}
+	for name, copies := range map[string]bool{"copier": true, "no copier": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := scenario(t, copies, 0)
+			t.Logf("%d calls: %v", f.calls, f.names)
+			for _, name := range []string{"Append", "Prefill", "Extend", "Decode", "Merge", "Graph.Launch", "Capture", "Synchronize", "Alloc", "Free"} {
+				if f.names[name] == 0 {
+					t.Errorf("no call of %s", name)
+				}
+			}
+			for n := 1; n <= f.calls; n++ {
+				scenario(t, copies, n)
+				if t.Failed() {
+					t.Fatalf("with call %d failing", n)
+				}
+			}
+		})
 	}
 }
 
-// scenario does a little of everything, with call number fail failing, and
-// returns the number of calls.
-func scenario(t *testing.T, fail int) int {
+// scenario does a little of everything, with call number fail failing.
+func scenario(t *testing.T, copies bool, fail int) *faulty {
 	t.Helper()
 	ctx := t.Context()
 	m := smallModel()
-	m.Layers, m.KVHeads = 1, 1
+	m.Layers, m.KVHeads, m.PageSize = 1, 1, 32 // fewer copies
 	dev := cpu.Open(cpu.Options{Workers: 1})
 	defer dev.Close()
-	f := &faulty{GraphDevice: dev, Kernels: cpuKernels(t, dev, m), fail: fail, held: map[abi.DevicePtr]bool{}}
+	f := &faulty{GraphDevice: dev, Kernels: cpuKernels(t, dev, m), fail: fail, names: map[string]int{}, held: map[abi.DevicePtr]bool{}}
+	var seam cuda.Device = f
+	if copies {
+		seam = faultyCopier{f}
+	}
 	b := &bench{toy: newToy(m), dev: dev, trusting: true} // the model's own calls don't fail
 	var sequences []*serve.Sequence
 
@@ -213,7 +287,7 @@ func scenario(t *testing.T, fail int) int {
 	}
 
 	do("new", func() (err error) {
-		b.engine, err = serve.New(f, f, m, serve.Options{Pages: 200, HostBytes: 1 << 20})
+		b.engine, err = serve.New(seam, f, m, serve.Options{Pages: 200, HostBytes: 1 << 20})
 		return err
 	})
 	docs := [][]int32{document(1, 270), document(2, 9)}
@@ -309,11 +383,12 @@ func scenario(t *testing.T, fail int) int {
 			t.Errorf("close: %v", err)
 		}
 	}
-	if fail > 0 && failures != 1 {
+	// The host tier does with the memory that it gets.
+	if fail > 0 && failures != 1 && !(failures == 0 && f.name == "AllocHost") {
 		t.Errorf("%s failed, and %d operations", f.name, failures)
 	}
-	if len(f.held) > f.kept {
-		t.Errorf("%d allocations are left after %s failed", len(f.held), f.name)
+	if len(f.held) > f.kept || f.locked > 0 {
+		t.Errorf("%d device and %d host allocations are left after %s failed", len(f.held), f.locked, f.name)
 	}
-	return f.calls
+	return f
 }

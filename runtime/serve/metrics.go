@@ -77,6 +77,8 @@ var cacheMetrics = []cacheMetric{
 	gauge("kgen_pages_evictable", "Pages used by chunks that may be evicted.", func(s *kvcache.Stats) float64 { return float64(s.PagesEvictable) }),
 	gauge("kgen_chunks", "Chunks on the device or in the host tier.", func(s *kvcache.Stats) float64 { return float64(s.Chunks) }),
 	gauge("kgen_chunks_pinned", "Chunks that are pinned.", func(s *kvcache.Stats) float64 { return float64(s.Pinned) }),
+	gauge("kgen_host_pages", "Pages used in the host tier.", func(s *kvcache.Stats) float64 { return float64(s.HostPages) }),
+	gauge("kgen_host_pages_limit", "Pages that the host tier may have.", func(s *kvcache.Stats) float64 { return float64(s.HostPagesLimit) }),
 	gauge("kgen_sequences", "Sequences that are open.", func(s *kvcache.Stats) float64 { return float64(s.Sequences) }),
 	count("kgen_chunk_hits_total", "Documents that had a chunk when they were registered.", func(s *kvcache.Stats) int64 { return s.Hits }),
 	count("kgen_chunk_misses_total", "Documents that had none.", func(s *kvcache.Stats) int64 { return s.Misses }),
@@ -84,6 +86,11 @@ var cacheMetrics = []cacheMetric{
 	count("kgen_encodes_total", "Chunks that were encoded.", func(s *kvcache.Stats) int64 { return s.Encodes }),
 	count("kgen_encode_failures_total", "Encodes that failed.", func(s *kvcache.Stats) int64 { return s.EncodeFailures }),
 	count("kgen_evictions_total", "Chunks that left the device to make room.", func(s *kvcache.Stats) int64 { return s.Evictions }),
+	count("kgen_spills_total", "Chunks copied to the host tier.", func(s *kvcache.Stats) int64 { return s.Spills }),
+	count("kgen_restores_total", "Chunks copied back from the host tier.", func(s *kvcache.Stats) int64 { return s.Restores }),
+	count("kgen_host_drops_total", "Chunks that left the host tier to make room.", func(s *kvcache.Stats) int64 { return s.HostDrops }),
+	count("kgen_to_host_bytes_total", "Bytes copied to the host tier.", func(s *kvcache.Stats) int64 { return s.BytesToHost }),
+	count("kgen_from_host_bytes_total", "Bytes copied back from the host tier.", func(s *kvcache.Stats) int64 { return s.BytesFromHost }),
 	count("kgen_page_copies_total", "Pages copied by writes behind a fork.", func(s *kvcache.Stats) int64 { return s.PageCopies }),
 }
 

@@ -26,6 +26,12 @@ type Kernels interface {
 	Tile(kind abi.Kind) (rows, keys int)
 }
 
+// blocker is Kernels that know how many of their blocks the device runs at a
+// time; others are taken to have one a multiprocessor.
+type blocker interface {
+	Blocks(kind abi.Kind) int
+}
+
 // cacheMapper is Kernels of which some read the caches by tensor maps.
 type cacheMapper interface {
 	MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error)
@@ -133,7 +139,11 @@ func scheduleOptions(m Model, k Kernels, device cuda.Info) [len(kinds)]schedule.
 			MaxPosition: m.maxPosition(), PageSize: m.PageSize,
 		}
 		if i != prefill {
-			o = o.Fill(device.Multiprocessors, m.KVHeads, keys)
+			blocks := device.Multiprocessors
+			if b, ok := k.(blocker); ok {
+				blocks = b.Blocks(kind)
+			}
+			o = o.Fill(blocks, m.KVHeads, keys)
 		}
 		options[i] = o
 	}

@@ -135,5 +135,7 @@ func TestSameBits(t *testing.T) {
 		t.Errorf("%d pages are used after all was evicted", st.PagesUsed)
 	}
 	same("after evict and restore", run(0))
-	t.Logf("%d encodes before the eviction, %d after", encodes, b.engine.Cache().Stats().Encodes)
+	if st := b.engine.Cache().Stats(); st.Encodes != encodes || st.Restores != int64(len(docs)) {
+		t.Errorf("%d encodes, %d before the eviction; %d restores of %d", st.Encodes, encodes, st.Restores, len(docs))
+	}
 }

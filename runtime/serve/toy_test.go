@@ -74,8 +74,13 @@ func smallModel() serve.Model {
 	}
 }
 
+// manyBlocks are kernels for which sequences are cut as on a larger device.
+type manyBlocks struct{ *cpu.Kernels }
+
+func (manyBlocks) Blocks(abi.Kind) int { return 8 }
+
 // cpuKernels are the CPU backend's for a model.
-func cpuKernels(tb testing.TB, dev *cpu.Device, m serve.Model) *cpu.Kernels {
+func cpuKernels(tb testing.TB, dev *cpu.Device, m serve.Model) serve.Kernels {
 	tb.Helper()
 	k, err := cpu.NewKernels(dev, cpu.Config{
 		Name: "toy", Group: m.Group, HeadDim: m.HeadDim, VHeadDim: m.VHeadDim, Element: cpu.BF16, Rope: m.Rope,
@@ -84,7 +89,7 @@ func cpuKernels(tb testing.TB, dev *cpu.Device, m serve.Model) *cpu.Kernels {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return k
+	return manyBlocks{k}
 }
 
 // bench is an engine on the CPU and its model.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
@@ -19,10 +18,10 @@ type workspace struct {
 	table     kvcache.Table
 	groups    [2]group // extend (or prefill) and decode
 	segments  []schedule.Segment
-	positions []int32 // of query tokens
-	stored    []int32 // positions that K is stored at
-	slots     []int32 // that K and V are written to
-	host      []byte  // the lists as the device gets them
+	positions []int32    // of query tokens
+	stored    []int32    // positions that K is stored at
+	slots     []int32    // that K and V are written to
+	host      hostBuffer // the lists as the device gets them
 	lists     buffer
 	partials  buffer
 	used      bool       // work that uses it may be under way
@@ -49,46 +48,8 @@ type fixedSize struct {
 	tokens, slotBegins, items, runs, pages, slots int
 }
 
-// buffer is device memory that grows.
-type buffer struct {
-	ptr   abi.DevicePtr
-	bytes int64
-}
-
-// grow makes the buffer hold n bytes, and some more where it will grow again.
-// What it held is lost. Nothing may be under way that uses it.
-func (b *buffer) grow(dev cuda.Device, n int64, again bool) error {
-	if n <= b.bytes {
-		return nil
-	}
-	if b.ptr != 0 {
-		if err := dev.Free(b.ptr); err != nil {
-			return err
-		}
-		*b = buffer{}
-	}
-	if again {
-		n += n / 4
-	}
-	ptr, err := dev.Alloc(n)
-	if err != nil {
-		return err
-	}
-	*b = buffer{ptr, n}
-	return nil
-}
-
-func (b *buffer) release(dev cuda.Device) error {
-	if b.ptr == 0 {
-		return nil
-	}
-	ptr := b.ptr
-	*b = buffer{}
-	return dev.Free(ptr)
-}
-
 func (w *workspace) release(dev cuda.Device) error {
-	return errors.Join(w.lists.release(dev), w.partials.release(dev))
+	return errors.Join(w.host.release(dev), w.lists.release(dev), w.partials.release(dev))
 }
 
 // takeSpace returns a workspace that nothing under way uses.
@@ -191,7 +152,8 @@ type groupAddresses struct {
 // are from step to step.
 func (w *workspace) upload(e *Engine) (addresses, error) {
 	var a addresses
-	p := packer{host: w.host[:0]}
+	p := packer{host: &w.host, device: e.device}
+	w.host.data = w.host.data[:0]
 	f := w.fixed
 	if f == nil {
 		f = &fixedSize{}
@@ -212,7 +174,6 @@ func (w *workspace) upload(e *Engine) (addresses, error) {
 		a.groups[i].runs = pack(&p, l.Runs, f.runs)
 	}
 	a.table = pack(&p, w.table.Pages, f.pages) // last: the rest of its capacity is not copied
-	w.host = p.host
 	if p.err != nil {
 		return a, p.err
 	}
@@ -230,7 +191,7 @@ func (w *workspace) upload(e *Engine) (addresses, error) {
 		*ptr += w.lists.ptr
 	}
 	w.used = true
-	if err := e.device.Upload(w.lists.ptr, w.host); err != nil {
+	if err := w.host.upload(e.device, e.stream, w.lists.ptr); err != nil {
 		return a, fmt.Errorf("work lists: %w", launchError(err))
 	}
 	return a, nil
@@ -260,33 +221,4 @@ func (w *workspace) placePartials(a *addresses, e *Engine) error {
 		first += abi.DevicePtr(w.groups[i].lists.Slots)
 	}
 	return nil
-}
-
-// packer lays lists out one behind the other.
-type packer struct {
-	host []byte // up to the last list
-	end  int    // capacity of the last list included
-	err  error
-}
-
-const listAlignment = 256
-
-// pack adds a list and returns its offset. The next list begins behind the
-// capacity, in elements, or where that is 0, behind the list.
-func pack[T any](p *packer, list []T, capacity int) abi.DevicePtr {
-	if capacity > 0 && len(list) > capacity {
-		p.err = errors.Join(p.err, fmt.Errorf("%w: a list of %d %T, there is room for %d", ErrFixedSize, len(list), *new(T), capacity))
-		return 0
-	}
-	offset := (p.end + listAlignment - 1) / listAlignment * listAlignment
-	data := bytesOf(list)
-	if need := offset + len(data); need > cap(p.host) {
-		grown := make([]byte, len(p.host), need+need/2)
-		copy(grown, p.host)
-		p.host = grown
-	}
-	p.host = p.host[:offset+len(data)]
-	copy(p.host[offset:], data)
-	p.end = offset + max(len(data), capacity*int(unsafe.Sizeof(*new(T))))
-	return abi.DevicePtr(offset)
 }
