@@ -110,7 +110,7 @@ type Stats struct {
 	Pinned         int // chunks
 	Sequences      int // open
 	HostPages      int // used in the host tier
-	HostPagesLimit int // lower than asked for where the host gave no more memory
+	HostPagesLimit int
 
 	Hits           int64 // acquired without encoding, on the device or in the host tier
 	Misses         int64 // acquired by encoding

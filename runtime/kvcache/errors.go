@@ -6,7 +6,8 @@ import (
 )
 
 // Kinds of failure that callers tell apart with errors.Is. Whatever fails
-// leaves the cache as it was.
+// leaves the cache as it was, but for idle chunks that were evicted to make
+// room before a copy failed.
 var (
 	ErrNoPages  = errors.New("out of pages") // always a *NoPagesError
 	ErrClosed   = errors.New("closed")

@@ -43,8 +43,8 @@ func (h *hostTier) page(i int32) []byte {
 	return slab[int64(int(i)%h.slabPages)*h.pageBytes:][:h.pageBytes:h.pageBytes]
 }
 
-// grow takes one more slab from the host. A host that has none left lowers the
-// limit to what there is.
+// grow takes one more slab from the host; false: that is not to be, or the host
+// has none.
 func (h *hostTier) grow() bool {
 	first := len(h.slabs) * h.slabPages
 	n := min(h.slabPages, h.limit-first)
@@ -56,7 +56,6 @@ func (h *hostTier) grow() bool {
 	if h.copier == nil {
 		slab = make([]byte, int64(n)*h.pageBytes)
 	} else if slab, err = h.copier.AllocHost(int64(n) * h.pageBytes); err != nil {
-		h.limit = first
 		return false
 	}
 	h.slabs = append(h.slabs, slab)
@@ -66,7 +65,7 @@ func (h *hostTier) grow() bool {
 	return true
 }
 
-// take returns n free pages, or nil if there are not as many.
+// take returns n free pages, or nil if there are not as many, n being positive.
 func (h *hostTier) take(n int) []int32 {
 	for len(h.free) < n {
 		if !h.grow() {
@@ -84,9 +83,6 @@ func (h *hostTier) release(pages []int32) {
 	h.free = append(h.free, pages...)
 	h.used -= len(pages)
 }
-
-// room is the pages that take could return.
-func (h *hostTier) room() int { return h.limit - h.used }
 
 // victim is what to drop next, or nil.
 func (h *hostTier) victim() *entry {
@@ -111,27 +107,21 @@ func (h *hostTier) close() error {
 
 // spill copies an entry's pages to the host tier, and drops what was used the
 // longest ago from there to make room. It is false where the tier can't take
-// the entry.
+// the entry, for the limit or for want of memory.
 func (c *Cache) spill(e *entry) (bool, error) {
 	if e.host != nil {
 		return true, nil
 	}
 	n := len(e.pages)
-	var pages []int32
+	pages := c.host.take(n)
 	for pages == nil {
-		if n > c.host.limit {
-			return false, nil
-		}
-		if n <= c.host.room() {
-			pages = c.host.take(n) // nil: the limit is lower now
-			continue
-		}
 		victim := c.host.victim()
-		if victim == nil {
+		if victim == nil || n > c.host.used+len(c.host.free) {
 			return false, nil
 		}
 		c.stats.HostDrops++
 		c.dropHost(victim)
+		pages = c.host.take(n)
 	}
 	for i, page := range pages {
 		if err := c.pool.toHost(c.config.Stream, c.host.page(page), e.pages[i]); err != nil {

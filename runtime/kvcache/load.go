@@ -122,19 +122,15 @@ func (c *Cache) reserve(chunks []loaded) error {
 		}
 		n := c.config.Shape.Pages(int(chunk.tokens))
 		need += n
-		switch {
-		case n <= len(c.pool.free):
+		if n <= len(c.pool.free) {
 			chunk.pages = c.pool.take(nil, n)
-		case n <= c.host.room():
-			chunk.host = c.host.take(n)
-			full = full || chunk.host == nil
-		default:
+		} else if chunk.host = c.host.take(n); chunk.host == nil {
 			full = true
 		}
 	}
 	if full {
 		c.giveBack(chunks)
-		return &NoPagesError{Needed: need, Free: len(c.pool.free) + c.host.room(), Total: len(c.pool.refs)}
+		return &NoPagesError{Needed: need, Free: len(c.pool.free) + c.host.limit - c.host.used, Total: len(c.pool.refs)}
 	}
 	c.working.Add(1)
 	return nil

@@ -38,14 +38,14 @@ func (s Shape) tokenBytes(dim int) int64 {
 
 func (s Shape) check() error {
 	for _, f := range []struct {
-		name  string
-		value int
+		name         string
+		value, limit int // the limits keep PageBytes within an int64
 	}{
-		{"Layers", s.Layers}, {"KVHeads", s.KVHeads}, {"HeadDim", s.HeadDim}, {"VHeadDim", s.VHeadDim},
-		{"ElementBytes", s.ElementBytes}, {"PageSize", s.PageSize},
+		{"Layers", s.Layers, 1 << 10}, {"KVHeads", s.KVHeads, 1 << 12}, {"HeadDim", s.HeadDim, 1 << 14}, {"VHeadDim", s.VHeadDim, 1 << 14},
+		{"ElementBytes", s.ElementBytes, 1 << 4}, {"PageSize", s.PageSize, 1 << 20},
 	} {
-		if f.value < 1 || f.value > 1<<20 {
-			return fmt.Errorf("the shape's %s is %d, want 1 to %d", f.name, f.value, 1<<20)
+		if f.value < 1 || f.value > f.limit {
+			return fmt.Errorf("the shape's %s is %d, want 1 to %d", f.name, f.value, f.limit)
 		}
 	}
 	return nil
@@ -73,13 +73,10 @@ type pool struct {
 }
 
 func newPool(d cuda.Device, s Shape, pages int) (*pool, error) {
-	if pages < 1 || int64(pages)*int64(s.PageSize) > math.MaxInt32 {
+	if pages < 1 || pages > math.MaxInt32/s.PageSize {
 		return nil, fmt.Errorf("%d pages of %d tokens, want 1 to %d tokens in all", pages, s.PageSize, math.MaxInt32)
 	}
-	p := &pool{device: d, shape: s, free: make([]int32, pages), refs: make([]int32, pages)}
-	for i := range p.free {
-		p.free[i] = int32(pages - 1 - i)
-	}
+	p := &pool{device: d, shape: s}
 	p.copier, _ = d.(cuda.Copier)
 	var err error
 	if p.kStride, err = layerBytes(s.KPageBytes(), pages); err != nil {
@@ -94,6 +91,10 @@ func newPool(d cuda.Device, s Shape, pages int) (*pool, error) {
 	}
 	if p.base, err = d.Alloc(int64(total)); err != nil {
 		return nil, fmt.Errorf("%d pages of %d bytes: %w", pages, s.PageBytes(), err)
+	}
+	p.free, p.refs = make([]int32, pages), make([]int32, pages)
+	for i := range p.free {
+		p.free[i] = int32(pages - 1 - i)
 	}
 	return p, nil
 }

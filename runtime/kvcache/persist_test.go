@@ -1,0 +1,290 @@
+package kvcache_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/kgen-project/kgen/runtime/kvcache"
+)
+
+// persisted is the file of a cache with three documents, of which the host
+// tier has one.
+func persisted(t *testing.T) []byte {
+	t.Helper()
+	c, d := tiered(t, 6, 4)
+	for i := range int32(3) {
+		doc := document(i, 9) // 3 pages
+		h, err := c.Acquire(context.Background(), doc, encode(c, d, doc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Release()
+	}
+	var file bytes.Buffer
+	if err := c.Persist(context.Background(), &file); err != nil {
+		t.Fatal(err)
+	}
+	return file.Bytes()
+}
+
+// tiered makes a cache of the pages on the device and in the host tier.
+func tiered(t *testing.T, pages, hostPages int) (*kvcache.Cache, *device) {
+	t.Helper()
+	d := newDevice()
+	c, err := kvcache.New(copier{d}, kvcache.Config{Model: "m", Spec: "s", Encoding: "raw", Shape: shape, Pages: pages,
+		HostBytes: int64(hostPages) * shape.PageBytes()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil && !errors.Is(err, kvcache.ErrClosed) || len(d.regions)+len(d.host) > 0 {
+			t.Errorf("close: %v, %d allocations are left", err, len(d.regions)+len(d.host))
+		}
+	})
+	return c, d
+}
+
+// expect checks that the documents are there and right.
+func expect(t *testing.T, c *kvcache.Cache, d *device, documents int32) {
+	t.Helper()
+	for i := range documents {
+		doc := document(i, 9)
+		h, err := c.Get(context.Background(), c.Key(doc).ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages, err := h.Pages(nil)
+		if err := errors.Join(err, check(c, d, doc.Tokens, shape.Slots(nil, pages, 0, len(doc.Tokens)))); err != nil {
+			t.Errorf("document %d: %v", i, err)
+		}
+		h.Release()
+	}
+}
+
+func TestLoad(t *testing.T) {
+	file := persisted(t)
+	for _, test := range []struct{ pages, hostPages, onDevice int }{{9, 0, 9}, {20, 20, 9}, {6, 4, 6}, {3, 7, 3}, {4, 6, 3}, {4, 9, 3}} {
+		c, d := tiered(t, test.pages, test.hostPages)
+		n, err := c.Load(context.Background(), iotest.OneByteReader(bytes.NewReader(file)))
+		if s := c.Stats(); err != nil || n != 3 || s.Chunks != 3 || s.PagesEvictable != test.onDevice || s.PagesUsed != test.onDevice || s.HostPages != 9-test.onDevice {
+			t.Errorf("%+v: %d chunks, %v, %+v", test, n, err, s)
+		}
+		if n, err := c.Load(context.Background(), bytes.NewReader(file)); n != 0 || err != nil {
+			t.Errorf("%+v: loaded again: %d, %v", test, n, err)
+		}
+		if test.pages+test.hostPages > 11 { // room to exchange two chunks
+			expect(t, c, d, 3)
+		}
+	}
+}
+
+// The chunks most recently used are those that go to the device, and that are
+// evicted last.
+func TestLoadOrder(t *testing.T) {
+	c, _ := tiered(t, 6, 4)
+	if _, err := c.Load(context.Background(), bytes.NewReader(persisted(t))); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int64{0, 0, 1} {
+		doc := document(int32(2-i), 9)
+		h, err := c.Get(context.Background(), c.Key(doc).ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Release()
+		if got := c.Stats().Restores; got != want {
+			t.Errorf("%d chunks restored, want %d", got, want)
+		}
+	}
+}
+
+// unchanged checks that a failed Load has left nothing.
+func unchanged(t *testing.T, c *kvcache.Cache, before kvcache.Stats) {
+	t.Helper()
+	if after := c.Stats(); after != before {
+		t.Fatalf("before %+v\nafter  %+v", before, after)
+	}
+}
+
+// A file that is cut off or has a wrong byte, anywhere, is refused whole.
+func TestDamagedFiles(t *testing.T) {
+	file := persisted(t)
+	c, d := tiered(t, 6, 7)
+	before := c.Stats()
+	for i := range file {
+		n, err := c.Load(context.Background(), bytes.NewReader(file[:i]))
+		if n != 0 || !errors.Is(err, kvcache.ErrDamaged) {
+			t.Fatalf("the first %d of %d bytes: %d chunks, %v", i, len(file), n, err)
+		}
+		unchanged(t, c, before)
+		for _, change := range []byte{1, 0x80, 0xff} {
+			wrong := bytes.Clone(file)
+			wrong[i] ^= change
+			n, err := c.Load(context.Background(), bytes.NewReader(wrong))
+			if n != 0 || !errors.Is(err, kvcache.ErrDamaged) && !(errors.Is(err, kvcache.ErrVersion) && i >= 8 && i < 12) {
+				t.Fatalf("byte %d of %d is wrong: %d chunks, %v", i, len(file), n, err)
+			}
+			unchanged(t, c, before)
+		}
+	}
+	n, err := c.Load(context.Background(), bytes.NewReader(append(bytes.Clone(file), 0)))
+	if n != 0 || !errors.Is(err, kvcache.ErrDamaged) {
+		t.Errorf("a byte more: %d chunks, %v", n, err)
+	}
+	unchanged(t, c, before)
+	if n, err := c.Load(context.Background(), bytes.NewReader(file)); n != 3 || err != nil {
+		t.Errorf("%d chunks, %v", n, err)
+	}
+	expect(t, c, d, 3)
+}
+
+func TestLoadErrors(t *testing.T) {
+	file := persisted(t)
+	failed := errors.New("failed")
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, test := range []struct {
+		name   string
+		ctx    context.Context
+		change func(*kvcache.Config)
+		r      io.Reader
+		is     error
+		text   string
+	}{
+		{"another model", context.Background(), func(c *kvcache.Config) { c.Model = "n" }, bytes.NewReader(file), kvcache.ErrMismatch, "model m, want n"},
+		{"another spec", context.Background(), func(c *kvcache.Config) { c.Spec = "n" }, bytes.NewReader(file), kvcache.ErrMismatch, "spec s, want n"},
+		{"another encoding", context.Background(), func(c *kvcache.Config) { c.Encoding = "baked" }, bytes.NewReader(file), kvcache.ErrMismatch, "encoding raw, want baked"},
+		{"another shape", context.Background(), func(c *kvcache.Config) { c.Shape.PageSize = 8 }, bytes.NewReader(file), kvcache.ErrMismatch, "PageSize:4"},
+		{"too few pages", context.Background(), func(c *kvcache.Config) { c.Pages = 4 }, bytes.NewReader(file), kvcache.ErrNoPages, "9 needed, 8 free"},
+		{"cancelled", cancelled, func(*kvcache.Config) {}, bytes.NewReader(file), context.Canceled, "load"},
+		{"the reader fails", context.Background(), func(*kvcache.Config) {}, io.MultiReader(bytes.NewReader(file[:len(file)-40]), iotest.ErrReader(failed)), failed, ""},
+		{"not a file of chunks", context.Background(), func(*kvcache.Config) {}, strings.NewReader("a text of more than sixteen bytes"), kvcache.ErrDamaged, "not a file of chunks"},
+	} {
+		config := kvcache.Config{Model: "m", Spec: "s", Encoding: "raw", Shape: shape, Pages: 6, HostBytes: 4 * shape.PageBytes()}
+		test.change(&config)
+		c, err := kvcache.New(copier{newDevice()}, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := c.Stats()
+		n, err := c.Load(test.ctx, test.r)
+		if n != 0 || !errors.Is(err, test.is) || !strings.Contains(err.Error(), test.text) {
+			t.Errorf("%s: %d chunks, %v", test.name, n, err)
+		}
+		unchanged(t, c, before)
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.Load(context.Background(), bytes.NewReader(file)); test.is != kvcache.ErrMismatch && !errors.Is(err, kvcache.ErrClosed) {
+			t.Errorf("%s: load into a closed cache: %v", test.name, err)
+		}
+	}
+}
+
+func TestPersistErrors(t *testing.T) {
+	c, _ := tiered(t, 6, 4)
+	acquire(t, c, document(1, 9)).Release()
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	before := c.Stats()
+	failed := errors.New("failed")
+	if err := c.Persist(cancelled, io.Discard); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if err := c.Persist(context.Background(), failingWriter{failed}); !errors.Is(err, failed) {
+		t.Errorf("the writer fails: %v", err)
+	}
+	dir := t.TempDir()
+	for _, path := range []string{filepath.Join(dir, "absent", "kv"), dir} {
+		if err := c.PersistFile(context.Background(), path); err == nil || !strings.Contains(err.Error(), "persist to "+path) {
+			t.Errorf("%s: %v", path, err)
+		}
+		if _, err := c.LoadFile(context.Background(), path); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	unchanged(t, c, before)
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Persist(context.Background(), io.Discard); !errors.Is(err, kvcache.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+type failingWriter struct{ err error }
+
+func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
+
+// A process is killed over and over while it persists to one file: after each
+// time the file is whole.
+func TestKilledWhilePersisting(t *testing.T) {
+	path := os.Getenv("KVCACHE_TEST_PERSIST")
+	c, d := tiered(t, 6, 7)
+	if path != "" {
+		for i := range int32(3) {
+			doc := document(i, 9)
+			h, err := c.Acquire(context.Background(), doc, encode(c, d, doc))
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.Release()
+		}
+		for start := time.Now(); time.Since(start) < 20*time.Second; {
+			if err := c.PersistFile(context.Background(), path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return
+	}
+	path = filepath.Join(t.TempDir(), "kv")
+	for i := range 10 {
+		child := exec.Command(os.Args[0], "-test.run=^TestKilledWhilePersisting$")
+		child.Env = append(os.Environ(), "KVCACHE_TEST_PERSIST="+path)
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for range 1000 { // until a file is there, of this child or one before
+			if _, err := os.Stat(path); err == nil {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(time.Duration(i*7) * time.Millisecond)
+		if err := child.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		if err := child.Wait(); child.ProcessState.Exited() {
+			t.Fatalf("the child ended by itself: %v", err)
+		}
+		c, d := tiered(t, 6, 7)
+		n, err := c.LoadFile(context.Background(), path)
+		if n != 3 || err != nil {
+			t.Fatalf("kill %d: %d chunks, %v", i, n, err)
+		}
+		expect(t, c, d, 3)
+	}
+	// What the killed ones left is in nobody's way.
+	if err := c.PersistFile(context.Background(), path); err != nil {
+		t.Error(err)
+	}
+	files, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(files) != 1 {
+		t.Errorf("files %v, %v", files, err)
+	}
+	if n, err := c.LoadFile(context.Background(), path); n != 0 || err != nil {
+		t.Errorf("a file of no chunks: %d, %v", n, err)
+	}
+}
