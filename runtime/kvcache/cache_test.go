@@ -272,6 +272,7 @@ func TestMisuse(t *testing.T) {
 		"evict held":          {c.Evict(a.ID()), kvcache.ErrInUse},
 		"open released":       {only(c.Open(kvcache.Pack(a, released), kvcache.Packed)), kvcache.ErrReleased},
 		"open foreign":        {only(c.Open(kvcache.Pack(a, foreign), kvcache.Packed)), nil},
+		"open nothing":        {only(c.Open(make([]kvcache.Placement, 1), 0)), nil},
 		"pages of released":   {only(released.Pages(nil)), kvcache.ErrReleased},
 		"extend by -1":        {s.Extend(-1), kvcache.ErrPosition},
 		"extend too far":      {s.Extend(math.MaxInt), kvcache.ErrPosition},
@@ -406,79 +407,5 @@ func TestPolicy(t *testing.T) {
 	}
 	if after := c.Stats(); after != before {
 		t.Errorf("before %+v\nafter  %+v", before, after)
-	}
-}
-
-// A step's table allocates nothing once it has grown.
-func TestNoAllocation(t *testing.T) {
-	c, sequences := many(t, 64)
-	var table kvcache.Table
-	var segments []schedule.Segment
-	var slots []int32
-	step := func() {
-		table.Reset()
-		segments, slots = segments[:0], slots[:0]
-		for _, s := range sequences {
-			before := s.Tokens()
-			err := s.Extend(1)
-			if err == nil {
-				slots, err = s.Slots(slots, before)
-			}
-			if err == nil {
-				segments, err = table.Add(segments, s)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, s := range sequences {
-			if err := s.Truncate(s.Tokens() - 1); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if n := testing.AllocsPerRun(20, step); n > 0 {
-		t.Errorf("%v allocations a step", n)
-	}
-	if want := 20*16 + 64; len(table.Pages) < want || len(segments) != 64*21 {
-		t.Errorf("%d pages, %d segments; %+v", len(table.Pages), len(segments), c.Stats())
-	}
-}
-
-// many opens sequences of 20 of 40 chunks of 16 pages each, with 100 own tokens.
-func many(t testing.TB, n int) (*kvcache.Cache, []*kvcache.Sequence) {
-	c, _ := open(t, 40*16+n*26)
-	var chunks []*kvcache.Chunk
-	for i := range int32(40) {
-		chunks = append(chunks, acquire(t, c, document(i, 64)))
-	}
-	var sequences []*kvcache.Sequence
-	for i := range n {
-		s, err := c.Open(kvcache.Pack(slices.Concat(chunks, chunks)[i%40:][:20]...), kvcache.Packed)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Extend(100); err != nil {
-			t.Fatal(err)
-		}
-		sequences = append(sequences, s)
-	}
-	return c, sequences
-}
-
-func BenchmarkTable(b *testing.B) {
-	_, sequences := many(b, 256)
-	var table kvcache.Table
-	var segments []schedule.Segment
-	b.ReportAllocs()
-	for b.Loop() {
-		table.Reset()
-		segments = segments[:0]
-		for _, s := range sequences {
-			var err error
-			if segments, err = table.Add(segments, s); err != nil {
-				b.Fatal(err)
-			}
-		}
 	}
 }

@@ -62,7 +62,7 @@ func (h *Chunk) Pages(dst []int32) ([]int32, error) {
 	h.cache.mu.Lock()
 	defer h.cache.mu.Unlock()
 	if err := h.check(); err != nil {
-		return dst, err
+		return dst, fmt.Errorf("kvcache: %w", err)
 	}
 	return append(dst, h.entry.pages...), nil
 }
@@ -90,7 +90,7 @@ func (h *Chunk) setPinned(pinned bool) error {
 	h.cache.mu.Lock()
 	defer h.cache.mu.Unlock()
 	if err := h.check(); err != nil {
-		return err
+		return fmt.Errorf("kvcache: %w", err)
 	}
 	if h.entry.pinned != pinned {
 		h.entry.pinned = pinned
@@ -106,9 +106,9 @@ func (h *Chunk) setPinned(pinned bool) error {
 func (h *Chunk) check() error {
 	switch {
 	case h.cache.closed:
-		return fmt.Errorf("kvcache: %w", ErrClosed)
+		return ErrClosed
 	case h.released:
-		return fmt.Errorf("kvcache: chunk %v: %w", h.entry.id, ErrReleased)
+		return fmt.Errorf("chunk %v: %w", h.entry.id, ErrReleased)
 	}
 	return nil
 }

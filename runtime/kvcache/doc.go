@@ -13,6 +13,14 @@
 // A [Sequence] is an ordered list of chunks at offsets and, behind them, the
 // request's own tokens. [Table] makes what a step's schedule needs of sequences.
 //
+// # Host tier and files
+//
+// With [Config.HostBytes], an evicted chunk is copied to host memory,
+// page-locked where the device is a [cuda.Copier], and copied back when it is
+// acquired again. [Cache.Persist] and [Cache.PersistFile] write the chunks of
+// both tiers, [Cache.Load] and [Cache.LoadFile] read them, so that a restart
+// keeps its documents.
+//
 // # Order on the device
 //
 // The cache never waits for the device where it need not: copies are queued

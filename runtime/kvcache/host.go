@@ -22,7 +22,7 @@ type hostTier struct {
 	free      []int32 // pages of the slabs, a stack
 	used      int     // pages
 
-	// What may be dropped, the least recently used first.
+	// What may be dropped, what came the longest ago first.
 	doubles list.List // of *entry: on the device too
 	only    list.List // of *entry: nowhere else
 }
@@ -105,8 +105,8 @@ func (h *hostTier) close() error {
 	return errors.Join(errs...)
 }
 
-// spill copies an entry's pages to the host tier, and drops what was used the
-// longest ago from there to make room. It is false where the tier can't take
+// spill copies an entry's pages to the host tier, and drops what came there
+// the longest ago to make room. It is false where the tier can't take
 // the entry, for the limit or for want of memory.
 func (c *Cache) spill(e *entry) (bool, error) {
 	if e.host != nil {

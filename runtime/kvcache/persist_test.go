@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/kgen-project/kgen/runtime/kvcache"
@@ -90,21 +91,112 @@ func TestLoad(t *testing.T) {
 // The chunks most recently used are those that go to the device, and that are
 // evicted last.
 func TestLoadOrder(t *testing.T) {
-	c, _ := tiered(t, 6, 4)
+	c, _ := tiered(t, 6, 7)
 	if _, err := c.Load(context.Background(), bytes.NewReader(persisted(t))); err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []int64{0, 0, 1} {
-		doc := document(int32(2-i), 9)
-		h, err := c.Get(context.Background(), c.Key(doc).ID())
+	for _, step := range []struct {
+		doc      int32
+		restores int64 // until then
+	}{{0, 1}, {2, 1}, {1, 2}} { // the first puts 1 out
+		h, err := c.Get(context.Background(), c.Key(document(step.doc, 9)).ID())
 		if err != nil {
 			t.Fatal(err)
 		}
 		h.Release()
-		if got := c.Stats().Restores; got != want {
-			t.Errorf("%d chunks restored, want %d", got, want)
+		if got := c.Stats().Restores; got != step.restores {
+			t.Errorf("document %d: %d chunks restored, want %d", step.doc, got, step.restores)
 		}
 	}
+}
+
+// What is persisted stays in place until it is written, whoever wants it gone.
+func TestPersistMeanwhile(t *testing.T) {
+	const tokens = 8000 // more than is written at once
+	pages := shape.Pages(tokens)
+	use := func(c *kvcache.Cache, d *device, number int32) error {
+		doc := document(10*number, tokens)
+		h, err := c.Acquire(context.Background(), doc, encode(c, d, doc))
+		if err != nil {
+			return err
+		}
+		defer h.Release()
+		held, err := h.Pages(nil)
+		return errors.Join(err, check(c, d, doc.Tokens, shape.Slots(nil, held, 0, tokens)))
+	}
+	c, d := tiered(t, 2*pages, pages+pages/2)
+	for i := range int32(3) { // the first to the host tier
+		if err := use(c, d, i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var file bytes.Buffer
+	inUse, dropped := 0, 0
+	err := c.Persist(context.Background(), writerFunc(func(b []byte) (int, error) {
+		for i := range int32(3) {
+			switch err := c.Drop(c.Key(document(10*i, tokens)).ID()); {
+			case errors.Is(err, kvcache.ErrInUse):
+				inUse++
+			case err == nil:
+				dropped++
+			case !errors.Is(err, kvcache.ErrUnknown):
+				t.Error(err)
+			}
+		}
+		for i := range int32(2) { // what takes whatever pages there are
+			if err := use(c, d, 3+i); err != nil && !errors.Is(err, kvcache.ErrNoPages) {
+				t.Error(err)
+			}
+		}
+		return file.Write(b)
+	}))
+	if err != nil || inUse == 0 || dropped == 0 {
+		t.Fatalf("%v; %d times in use, %d dropped", err, inUse, dropped)
+	}
+	c, d = tiered(t, 3*pages, 0)
+	n, err := c.Load(context.Background(), &file)
+	if n == 0 || n == 3 || err != nil {
+		t.Fatalf("%d chunks, %v", n, err)
+	}
+	for i := range int32(3) {
+		if err := use(c, d, i); err != nil {
+			t.Errorf("document %d: %v", i, err)
+		}
+	}
+	if s := c.Stats(); s.Hits != int64(n) {
+		t.Errorf("%d chunks loaded, %+v", n, s)
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// Load does not write to host memory that a copy on the stream will still
+// write to.
+func TestLoadBehindSpill(t *testing.T) {
+	c, d := tiered(t, 6, 9)
+	doc := document(7, 24)
+	h, err := c.Acquire(context.Background(), doc, encode(c, d, doc))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Release()
+	if err := errors.Join(c.Evict(h.ID()), c.Drop(h.ID())); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Open(nil, 0)
+	if err == nil {
+		err = s.Extend(24) // so that nothing is free on the device
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Load(context.Background(), bytes.NewReader(persisted(t))); n != 3 || err != nil {
+		t.Fatalf("%d chunks, %v", n, err)
+	}
+	s.Close()
+	expect(t, c, d, 3)
 }
 
 // unchanged checks that a failed Load has left nothing.
@@ -227,6 +319,37 @@ func TestPersistErrors(t *testing.T) {
 type failingWriter struct{ err error }
 
 func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
+
+// Close lets who reads the pages end before it frees them.
+func TestCloseWhilePersisting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, d := tiered(t, 6000, 0)
+		for i := range int32(3) {
+			acquire(t, c, document(10*i, 8000)).Release()
+		}
+		goOn := make(chan struct{})
+		persisted, closed := make(chan error, 1), make(chan error, 1)
+		go func() {
+			persisted <- c.Persist(context.Background(), writerFunc(func(b []byte) (int, error) {
+				<-goOn
+				return len(b), nil
+			}))
+		}()
+		synctest.Wait()
+		go func() { closed <- c.Close() }()
+		synctest.Wait()
+		if len(closed) > 0 || len(d.regions) != 1 {
+			t.Error("closed before the reader had ended")
+		}
+		close(goOn)
+		if err := <-persisted; !errors.Is(err, kvcache.ErrClosed) {
+			t.Errorf("persist: %v", err)
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	})
+}
 
 // A process is killed over and over while it persists to one file: after each
 // time the file is whole.

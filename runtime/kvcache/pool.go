@@ -51,7 +51,10 @@ func (s Shape) check() error {
 	return nil
 }
 
-// Layer is where one layer's pages begin. Page i of K is at K + i*KPageBytes.
+// Layer is where one layer's pages begin: page i of K is at K + i*KPageBytes,
+// for every i below Config.Pages. The addresses are multiples of 256 bytes from
+// the start of the allocation and stay until the cache is closed, so a tensor
+// map can be made from them once.
 type Layer struct {
 	K, V abi.DevicePtr
 }

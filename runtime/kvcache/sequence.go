@@ -53,11 +53,11 @@ func (c *Cache) Open(placements []Placement, own int) (*Sequence, error) {
 	s := &Sequence{cache: c, segments: make([]segment, len(placements))}
 	next, end := 0, 0
 	for i, p := range placements {
-		if p.Chunk.cache != c {
-			return nil, fmt.Errorf("kvcache: segment %d: the chunk is of another cache", i)
+		if p.Chunk == nil || p.Chunk.cache != c {
+			return nil, fmt.Errorf("kvcache: segment %d: no chunk of this cache", i)
 		}
 		if err := p.Chunk.check(); err != nil {
-			return nil, fmt.Errorf("segment %d: %w", i, err)
+			return nil, fmt.Errorf("kvcache: segment %d: %w", i, err)
 		}
 		offset := p.Offset
 		if offset == Packed {

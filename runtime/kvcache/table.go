@@ -4,7 +4,8 @@ import "github.com/kgen-project/kgen/runtime/schedule"
 
 // Table is the page table of one step: the pages of every sequence in it, a
 // chunk's once however many sequences hold it. Reuse it from step to step: it
-// allocates nothing once it has grown. The zero Table is empty.
+// allocates nothing once it has grown. The zero Table is empty. A table is for
+// sequences of one cache.
 type Table struct {
 	Pages []int32 // for abi.AttendParams.PageTable
 

@@ -1,0 +1,173 @@
+package kvcache_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kgen-project/kgen/runtime/kvcache"
+)
+
+// restart lets everything go, persists, and goes on with a new cache that has
+// loaded what the old one persisted.
+func (r *run) restart() error {
+	var file bytes.Buffer
+	if err := r.cache.Persist(context.Background(), &file); err != nil {
+		return err
+	}
+	if err := r.end(); err != nil {
+		return err
+	}
+	var err error
+	if r.cache, err = r.newCache(); err != nil {
+		return err
+	}
+	old := *r.model
+	n, err := r.cache.Load(context.Background(), &file)
+	if errors.Is(err, kvcache.ErrNoPages) {
+		n, err = 0, nil // own tokens took no page of theirs, chunks in both tiers did
+	} else if err == nil && n != len(old.chunks) {
+		return fmt.Errorf("%d chunks loaded, want %d", n, len(old.chunks))
+	}
+	if err != nil {
+		return err
+	}
+	r.restarts++
+	r.restores += old.stats.Restores
+	r.drops += old.stats.HostDrops
+	r.copies += old.stats.PageCopies
+	*r.model = model{free: propertyPages, total: propertyPages, hostFree: propertyHostPages, hostTotal: propertyHostPages,
+		chunks: map[int]*modelChunk{}, tokens: old.tokens}
+	if n == 0 {
+		return nil
+	}
+	// Which are where, and in which order, is the cache's choice: take each into
+	// one's hands to see that it is right, then drop them.
+	return r.drain(old.chunks)
+}
+
+func (r *run) drain(chunks map[int]*modelChunk) error {
+	for doc := range chunks {
+		chunk, err := r.cache.Get(context.Background(), r.id(doc))
+		if errors.Is(err, kvcache.ErrUnknown) && r.cache.Stats().HostDrops > 0 {
+			continue // bringing back another has left no room for it
+		}
+		if err != nil {
+			return err
+		}
+		d := r.document(doc)
+		pages, err := chunk.Pages(nil)
+		if err := errors.Join(err, check(r.cache, r.device, d.Tokens, shape.Slots(nil, pages, 0, len(d.Tokens)))); err != nil {
+			return err
+		}
+		chunk.Release()
+		if err := r.cache.Drop(r.id(doc)); err != nil {
+			return err
+		}
+	}
+	s := r.cache.Stats()
+	if s.PagesUsed != 0 || s.HostPages != 0 || s.Chunks != 0 {
+		return fmt.Errorf("dropped all, and there is %+v", s)
+	}
+	return r.reopen()
+}
+
+// reopen starts afresh with counters at zero.
+func (r *run) reopen() (err error) {
+	if err := r.cache.Close(); err != nil {
+		return err
+	}
+	r.cache, err = r.newCache()
+	return err
+}
+
+// compare compares the counts, and at times the contents.
+func (r *run) compare(i int) error {
+	if got, want := r.cache.Stats(), r.model.snapshot(); got != want {
+		return fmt.Errorf("\ngot  %+v\nwant %+v", got, want)
+	}
+	if i%25 == 0 {
+		return r.contents()
+	}
+	return nil
+}
+
+// contents compares what stands in the pages of all handles and sequences
+// with what was written.
+func (r *run) contents() error {
+	for _, h := range r.handles {
+		d := r.document(h.doc)
+		pages, err := h.chunk.Pages(nil)
+		if err := errors.Join(err, check(r.cache, r.device, d.Tokens, shape.Slots(nil, pages, 0, len(d.Tokens)))); err != nil {
+			return fmt.Errorf("document %d: %w", h.doc, err)
+		}
+	}
+	r.table.Reset()
+	first := map[int]int32{}
+	for i, s := range r.sequences {
+		var err error
+		if r.segments, err = r.table.Add(r.segments[:0], s.s); err != nil {
+			return err
+		}
+		want := len(s.segments)
+		if len(s.tokens) > 0 {
+			want++
+		}
+		if len(r.segments) != want {
+			return fmt.Errorf("sequence %d: %d segments, want %d", i, len(r.segments), want)
+		}
+		for j, g := range r.segments {
+			tokens, offset := s.tokens, s.offset
+			if j < len(s.segments) {
+				p := s.segments[j]
+				tokens, offset = r.document(p.doc).Tokens, p.offset
+				if page, ok := first[p.doc]; ok && page != g.Page {
+					return fmt.Errorf("sequence %d: document %d is in the table twice", i, p.doc)
+				}
+				first[p.doc] = g.Page
+			}
+			if int(g.Tokens) != len(tokens) || int(g.Offset) != offset || g.Own != (j == len(s.segments)) {
+				return fmt.Errorf("sequence %d: segment %+v, want %d tokens at %d", i, g, len(tokens), offset)
+			}
+			slots := shape.Slots(nil, r.table.Pages[g.Page:], 0, len(tokens))
+			if err := check(r.cache, r.device, tokens, slots); err != nil {
+				return fmt.Errorf("sequence %d, segment %d: %w", i, j, err)
+			}
+		}
+	}
+	return nil
+}
+
+// end closes everything and looks for leaks.
+func (r *run) end() error {
+	if err := r.contents(); err != nil {
+		return err
+	}
+	for len(r.sequences) > 0 {
+		if err := r.close(0); err != nil {
+			return err
+		}
+	}
+	for _, h := range r.handles {
+		if err := h.chunk.Unpin(); err != nil {
+			return err
+		}
+		r.model.chunks[h.doc].pinned = false
+	}
+	for len(r.handles) > 0 {
+		if err := r.release(0); err != nil {
+			return err
+		}
+	}
+	if err := r.compare(0); err != nil {
+		return err
+	}
+	if err := r.cache.Close(); err != nil {
+		return err
+	}
+	if len(r.device.regions) > 0 || len(r.device.host) > 0 {
+		return fmt.Errorf("%d device and %d host allocations are left", len(r.device.regions), len(r.device.host))
+	}
+	return nil
+}
