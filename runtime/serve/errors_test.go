@@ -16,12 +16,13 @@ import (
 	"github.com/kgen-project/kgen/runtime/cpu"
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/serve"
+	"github.com/kgen-project/kgen/tests/toy"
 )
 
 func TestNewErrors(t *testing.T) {
 	dev := cpu.Open(cpu.Options{Workers: 1, MemoryBytes: 1 << 20})
 	defer dev.Close()
-	kernels := cpuKernels(t, dev, smallModel())
+	kernels := cpuKernels(t, dev, toy.Small())
 	for _, c := range []struct {
 		change func(*serve.Model, *serve.Options)
 		want   string
@@ -36,7 +37,7 @@ func TestNewErrors(t *testing.T) {
 		{func(_ *serve.Model, o *serve.Options) { o.Pages = 0 }, "0 pages"},
 		{func(_ *serve.Model, o *serve.Options) { o.Pages = 1 << 16 }, "out of device memory"},
 	} {
-		m, o := smallModel(), serve.Options{Pages: 10}
+		m, o := toy.Small(), serve.Options{Pages: 10}
 		c.change(&m, &o)
 		if _, err := serve.New(dev, kernels, m, o); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error %v, want %q in it", err, c.want)
@@ -46,10 +47,10 @@ func TestNewErrors(t *testing.T) {
 
 func TestNamedErrors(t *testing.T) {
 	ctx := t.Context()
-	b := newBench(t, smallModel(), serve.Options{Pages: 20})
-	other := newBench(t, smallModel(), serve.Options{Pages: 20})
-	open := func(b *bench) *serve.Sequence {
-		s, err := b.engine.Open(nil, kvcache.Packed)
+	b := newBench(t, toy.Small(), serve.Options{Pages: 20})
+	other := newBench(t, toy.Small(), serve.Options{Pages: 20})
+	open := func(b *toy.Bench) *serve.Sequence {
+		s, err := b.Engine.Open(nil, kvcache.Packed)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +71,7 @@ func TestNamedErrors(t *testing.T) {
 		}
 	}
 	schedule := func(batch ...serve.Entry) error {
-		step, err := b.engine.Schedule(ctx, batch)
+		step, err := b.Engine.Schedule(ctx, batch)
 		if err == nil {
 			step.Abort()
 		}
@@ -89,7 +90,7 @@ func TestNamedErrors(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 
-	step, err := b.engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 2}})
+	step, err := b.Engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 2}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +113,7 @@ func TestNamedErrors(t *testing.T) {
 	}
 
 	// A kernel that goes wrong after its launch.
-	step, err = b.engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 2}})
+	step, err = b.Engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 2}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,12 +123,12 @@ func TestNamedErrors(t *testing.T) {
 	check("a kernel failed", step.Wait(ctx), serve.ErrLaunch)
 	check("a failed step", step.Attend(1, serve.IO{Q: 1, K: 1, V: 1, Out: 1}), serve.ErrLaunch)
 	check("a failed step", step.Commit(), serve.ErrLaunch)
-	tokens := document(1, 2)
-	outs, err := b.step(ctx, []serve.Entry{{Sequence: s, Tokens: 2}}, tokens)
+	tokens := toy.Document(1, 2)
+	outs, err := b.Step(ctx, []serve.Entry{{Sequence: s, Tokens: 2}}, tokens)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.compare(&request{own: tokens}, 2, outs, 0); err != nil {
+	if err := b.Compare(&toy.Request{Own: tokens}, 2, outs, 0); err != nil {
 		t.Error(err)
 	}
 	check("truncated too far", s.Truncate(3), "want 0 to 2")
@@ -138,26 +139,26 @@ func TestNamedErrors(t *testing.T) {
 }
 
 func TestBaked(t *testing.T) {
-	m := smallModel()
+	m := toy.Small()
 	m.Encoding = "baked"
 	b := newBench(t, m, serve.Options{Pages: 100})
-	d := document(1, 10)
-	c := b.register(t, d)
+	d := toy.Document(1, 10)
+	c := b.Register(t, d)
 	for _, p := range [][]kvcache.Placement{{{Chunk: c, Offset: 3}}, kvcache.Pack(c, c)} {
-		if _, err := b.engine.Open(p, kvcache.Packed); err == nil || !strings.Contains(err.Error(), "stands at 0 only") {
+		if _, err := b.Engine.Open(p, kvcache.Packed); err == nil || !strings.Contains(err.Error(), "stands at 0 only") {
 			t.Errorf("error %v", err)
 		}
 	}
-	s, err := b.engine.Open(kvcache.Pack(c), 15)
+	s, err := b.Engine.Open(kvcache.Pack(c), 15)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &request{segments: []placed{{d, 0}}, offset: 15, own: document(2, 20)}
-	outs, err := b.step(t.Context(), []serve.Entry{{Sequence: s, Tokens: 20}}, r.own)
+	r := &toy.Request{Segments: []toy.Placed{{Tokens: d, Offset: 0}}, Offset: 15, Own: toy.Document(2, 20)}
+	outs, err := b.Step(t.Context(), []serve.Entry{{Sequence: s, Tokens: 20}}, r.Own)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.compare(r, 20, outs, 0); err != nil {
+	if err := b.Compare(r, 20, outs, 0); err != nil {
 		t.Error(err)
 	}
 }
@@ -165,24 +166,24 @@ func TestBaked(t *testing.T) {
 // With a closed engine, everything says so, and nothing hangs.
 func TestClosed(t *testing.T) {
 	ctx := t.Context()
-	b := newBench(t, smallModel(), serve.Options{Pages: 50})
-	c := b.register(t, document(1, 10))
-	s, err := b.engine.Open(kvcache.Pack(c), kvcache.Packed)
+	b := newBench(t, toy.Small(), serve.Options{Pages: 50})
+	c := b.Register(t, toy.Document(1, 10))
+	s, err := b.Engine.Open(kvcache.Pack(c), kvcache.Packed)
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := b.record(ctx, serve.GraphSize{Tokens: 1})
+	g, err := b.Record(ctx, serve.GraphSize{Tokens: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer g.free()
-	step, err := b.engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 1}})
+	defer g.Free()
+	step, err := b.Engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	encoding, ended := make(chan struct{}), make(chan error)
 	go func() {
-		_, err := b.engine.Register(ctx, document(2, 10), func(ctx context.Context, _ *serve.Step) error {
+		_, err := b.Engine.Register(ctx, toy.Document(2, 10), func(ctx context.Context, _ *serve.Step) error {
 			close(encoding)
 			<-ctx.Done()
 			return ctx.Err()
@@ -190,18 +191,18 @@ func TestClosed(t *testing.T) {
 		ended <- err
 	}()
 	<-encoding
-	if err := b.engine.Close(); err != nil {
+	if err := b.Engine.Close(); err != nil {
 		t.Error(err)
 	}
 	if err := <-ended; !errors.Is(err, serve.ErrClosed) && !errors.Is(err, context.Canceled) {
 		t.Errorf("an encode that was cut off: %v", err)
 	}
 	for name, f := range map[string]func() error{
-		"close":          b.engine.Close,
-		"register":       func() error { _, err := b.engine.Register(ctx, document(3, 10), nil); return err },
-		"open":           func() error { _, err := b.engine.Open(nil, 0); return err },
-		"schedule":       func() error { _, err := b.engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 1}}); return err },
-		"capture":        func() error { _, err := b.engine.Capture(ctx, serve.GraphSize{Tokens: 1}, nil); return err },
+		"close":          b.Engine.Close,
+		"register":       func() error { _, err := b.Engine.Register(ctx, toy.Document(3, 10), nil); return err },
+		"open":           func() error { _, err := b.Engine.Open(nil, 0); return err },
+		"schedule":       func() error { _, err := b.Engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 1}}); return err },
+		"capture":        func() error { _, err := b.Engine.Capture(ctx, serve.GraphSize{Tokens: 1}, nil); return err },
 		"graph schedule": func() error { _, err := g.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 1}}); return err },
 		"graph close":    func() error { return g.Close(ctx) },
 		"attend":         func() error { return step.Attend(0, serve.IO{Q: 1, K: 1, V: 1, Out: 1}) },
@@ -220,8 +221,8 @@ func TestClosed(t *testing.T) {
 // Of two that want one document, one may give up; when both have, so does the
 // encode, and the next request is served.
 func TestCancelledRegister(t *testing.T) {
-	b := newBench(t, smallModel(), serve.Options{Pages: 50})
-	d := document(1, 10)
+	b := newBench(t, toy.Small(), serve.Options{Pages: 50})
+	d := toy.Document(1, 10)
 	started, gone := make(chan struct{}), make(chan struct{})
 	hang := func(ctx context.Context, _ *serve.Step) error {
 		close(started)
@@ -233,7 +234,7 @@ func TestCancelledRegister(t *testing.T) {
 	var group sync.WaitGroup
 	for range 2 {
 		group.Go(func() {
-			if _, err := b.engine.Register(ctx, d, hang); !errors.Is(err, context.Canceled) {
+			if _, err := b.Engine.Register(ctx, d, hang); !errors.Is(err, context.Canceled) {
 				t.Errorf("error %v", err)
 			}
 		})
@@ -242,8 +243,8 @@ func TestCancelledRegister(t *testing.T) {
 	cancel()
 	group.Wait()
 	<-gone
-	b.register(t, d).Release()
-	if s := b.engine.Cache().Stats(); s.Chunks != 1 || s.Encodes != 1 {
+	b.Register(t, d).Release()
+	if s := b.Engine.Cache().Stats(); s.Chunks != 1 || s.Encodes != 1 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -251,17 +252,17 @@ func TestCancelledRegister(t *testing.T) {
 func TestNoGoroutinesLeft(t *testing.T) {
 	before := runtime.NumGoroutine()
 	dev := cpu.Open(cpu.Options{Workers: 2})
-	m := smallModel()
+	m := toy.Small()
 	e, err := serve.New(dev, cpuKernels(t, dev, m), m, serve.Options{Pages: 50})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{toy: newToy(m), dev: dev, engine: e}
-	b.register(t, document(1, 9))
+	b := toy.New(dev, e, m)
+	b.Register(t, toy.Document(1, 9))
 	ctx, cancel := context.WithCancel(t.Context())
 	started := make(chan struct{})
 	go func() { <-started; cancel() }()
-	_, err = e.Register(ctx, document(2, 9), func(ctx context.Context, _ *serve.Step) error {
+	_, err = e.Register(ctx, toy.Document(2, 9), func(ctx context.Context, _ *serve.Step) error {
 		close(started)
 		<-ctx.Done()
 		return ctx.Err()
@@ -283,26 +284,26 @@ func TestNoGoroutinesLeft(t *testing.T) {
 }
 
 func TestCollector(t *testing.T) {
-	b := newBench(t, smallModel(), serve.Options{Pages: 50})
-	d := document(1, 10)
-	c := b.register(t, d)
-	b.register(t, d).Release()
+	b := newBench(t, toy.Small(), serve.Options{Pages: 50})
+	d := toy.Document(1, 10)
+	c := b.Register(t, d)
+	b.Register(t, d).Release()
 	var batch []serve.Entry
 	for range 3 {
-		s, err := b.engine.Open(kvcache.Pack(c, c), kvcache.Packed)
+		s, err := b.Engine.Open(kvcache.Pack(c, c), kvcache.Packed)
 		if err != nil {
 			t.Fatal(err)
 		}
 		batch = append(batch, serve.Entry{Sequence: s, Tokens: 2})
 	}
-	if _, err := b.step(t.Context(), batch, document(2, 6)); err != nil {
+	if _, err := b.Step(t.Context(), batch, toy.Document(2, 6)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.engine.Schedule(t.Context(), []serve.Entry{{Sequence: batch[0].Sequence, Tokens: 1000}}); err == nil {
+	if _, err := b.Engine.Schedule(t.Context(), []serve.Entry{{Sequence: batch[0].Sequence, Tokens: 1000}}); err == nil {
 		t.Fatal("1000 tokens were scheduled")
 	}
 	registry := prometheus.NewPedanticRegistry()
-	if err := registry.Register(b.engine.Collector()); err != nil {
+	if err := registry.Register(b.Engine.Collector()); err != nil {
 		t.Fatal(err)
 	}
 	problems, err := testutil.GatherAndLint(registry)

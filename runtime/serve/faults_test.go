@@ -12,6 +12,7 @@ import (
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/serve"
+	"github.com/kgen-project/kgen/tests/toy"
 )
 
 var errInjected = errors.New("injected")
@@ -243,7 +244,7 @@ func TestFaults(t *testing.T) {
 func scenario(t *testing.T, copies bool, fail int) *faulty {
 	t.Helper()
 	ctx := t.Context()
-	m := smallModel()
+	m := toy.Small()
 	m.Layers, m.KVHeads, m.PageSize = 1, 1, 32 // fewer copies
 	dev := cpu.Open(cpu.Options{Workers: 1})
 	defer dev.Close()
@@ -252,14 +253,15 @@ func scenario(t *testing.T, copies bool, fail int) *faulty {
 	if copies {
 		seam = faultyCopier{f}
 	}
-	b := &bench{toy: newToy(m), dev: dev, trusting: true} // the model's own calls don't fail
+	b := toy.New(dev, nil, m) // the model's own calls don't fail
+	b.Trusting = true
 	var sequences []*serve.Sequence
 
 	state := func() string {
-		if b.engine == nil {
+		if b.Engine == nil {
 			return fmt.Sprint(len(f.held))
 		}
-		s := b.engine.Cache().Stats()
+		s := b.Engine.Cache().Stats()
 		tokens := []int{s.Chunks, s.Pinned, s.Sequences}
 		for _, q := range sequences {
 			tokens = append(tokens, q.Tokens(), q.Next())
@@ -287,26 +289,26 @@ func scenario(t *testing.T, copies bool, fail int) *faulty {
 	}
 
 	do("new", func() (err error) {
-		b.engine, err = serve.New(seam, f, m, serve.Options{Pages: 200, HostBytes: 1 << 20})
+		b.Engine, err = serve.New(seam, f, m, serve.Options{Pages: 200, HostBytes: 1 << 20})
 		return err
 	})
-	docs := [][]int32{document(1, 270), document(2, 9)}
+	docs := [][]int32{toy.Document(1, 270), toy.Document(2, 9)}
 	var chunks []*kvcache.Chunk
 	for _, d := range docs {
 		do("register", func() error {
-			c, err := b.engine.Register(ctx, d, b.encode(d))
+			c, err := b.Engine.Register(ctx, d, b.Encode(d))
 			if err == nil {
 				chunks = append(chunks, c)
 			}
 			return err
 		})
 	}
-	var requests []*request
+	var requests []*toy.Request
 	open := func() error {
-		s, err := b.engine.Open(kvcache.Pack(chunks...), kvcache.Packed)
+		s, err := b.Engine.Open(kvcache.Pack(chunks...), kvcache.Packed)
 		if err == nil {
 			sequences = append(sequences, s)
-			requests = append(requests, &request{segments: []placed{{docs[0], 0}, {docs[1], 270}}, offset: 279})
+			requests = append(requests, &toy.Request{Segments: []toy.Placed{{Tokens: docs[0], Offset: 0}, {Tokens: docs[1], Offset: 270}}, Offset: 279})
 		}
 		return err
 	}
@@ -318,7 +320,7 @@ func scenario(t *testing.T, copies bool, fail int) *faulty {
 		var tokens []int32
 		for i, n := range counts {
 			batch = append(batch, serve.Entry{Sequence: sequences[i], Tokens: n})
-			tokens = append(tokens, document(uint64(n), n)...)
+			tokens = append(tokens, toy.Document(uint64(n), n)...)
 		}
 		var outs [][]byte
 		do("step", func() (err error) {
@@ -327,48 +329,48 @@ func scenario(t *testing.T, copies bool, fail int) *faulty {
 		})
 		row := 0
 		for i, n := range counts {
-			requests[i].own = append(requests[i].own, tokens[row:row+n]...)
+			requests[i].Own = append(requests[i].Own, tokens[row:row+n]...)
 			if fail == 0 || failures > 0 { // the first scenario has no failure: it is looked at whole
-				if err := b.compare(requests[i], n, outs, row); err != nil {
+				if err := b.Compare(requests[i], n, outs, row); err != nil {
 					t.Error(err)
 				}
 			}
 			row += n
 		}
 	}
-	step(b.step, 18, 1)
+	step(b.Step, 18, 1)
 	do("fork", func() error {
 		s, err := sequences[0].Fork()
 		if err == nil {
 			sequences = append(sequences, s)
 			fork := *requests[0]
-			fork.own = append([]int32(nil), fork.own...)
+			fork.Own = append([]int32(nil), fork.Own...)
 			requests = append(requests, &fork)
 		}
 		return err
 	})
-	step(b.step, 1, 2, 3) // a page is copied
-	var g *recording
+	step(b.Step, 1, 2, 3) // a page is copied
+	var g *toy.Recording
 	do("capture", func() (err error) {
-		g, err = b.record(ctx, serve.GraphSize{Tokens: 3})
+		g, err = b.Record(ctx, serve.GraphSize{Tokens: 3})
 		return err
 	})
-	step(g.step, 1, 1, 1)
-	step(g.step, 2, 1)
+	step(g.Step, 1, 1, 1)
+	step(g.Step, 2, 1)
 	do("close the graph", func() error { return g.Close(ctx) })
-	g.free()
+	g.Free()
 	for _, s := range sequences {
 		do("close", s.Close)
 	}
 	sequences = nil
 	for _, c := range chunks {
 		c.Release()
-		do("evict", func() error { return b.engine.Cache().Evict(c.ID()) })
+		do("evict", func() error { return b.Engine.Cache().Evict(c.ID()) })
 	}
 	chunks, requests = nil, nil
 	for _, d := range docs {
 		do("register again", func() error {
-			c, err := b.engine.Register(ctx, d, b.encode(d))
+			c, err := b.Engine.Register(ctx, d, b.Encode(d))
 			if err == nil {
 				chunks = append(chunks, c)
 			}
@@ -376,8 +378,8 @@ func scenario(t *testing.T, copies bool, fail int) *faulty {
 		})
 	}
 	do("open again", open)
-	step(b.step, 5)
-	if err := b.engine.Close(); err != nil {
+	step(b.Step, 5)
+	if err := b.Engine.Close(); err != nil {
 		failures++
 		if !errors.Is(err, errInjected) {
 			t.Errorf("close: %v", err)

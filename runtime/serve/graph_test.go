@@ -11,31 +11,32 @@ import (
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/serve"
+	"github.com/kgen-project/kgen/tests/toy"
 )
 
 // A graph that is recorded once gives, batch after batch and however long the
 // sequences get, the bits of steps that are launched layer by layer.
 func TestGraph(t *testing.T) {
 	ctx := t.Context()
-	b := newBench(t, smallModel(), serve.Options{Pages: 3000})
-	g, err := b.record(ctx, serve.GraphSize{Tokens: 6})
+	b := newBench(t, toy.Small(), serve.Options{Pages: 3000})
+	g, err := b.Record(ctx, serve.GraphSize{Tokens: 6})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer g.free()
-	doc := document(1, 240) // near the length from which decode is split
-	chunk := b.register(t, doc)
+	defer g.Free()
+	doc := toy.Document(1, 240) // near the length from which decode is split
+	chunk := b.Register(t, doc)
 	var graphed, launched []*serve.Sequence
-	var requests []*request
+	var requests []*toy.Request
 	for i := range 4 {
 		for _, list := range []*[]*serve.Sequence{&graphed, &launched} {
-			s, err := b.engine.Open(kvcache.Pack(chunk), 1000*i)
+			s, err := b.Engine.Open(kvcache.Pack(chunk), 1000*i)
 			if err != nil {
 				t.Fatal(err)
 			}
 			*list = append(*list, s)
 		}
-		requests = append(requests, &request{segments: []placed{{doc, 0}}, offset: 1000 * i})
+		requests = append(requests, &toy.Request{Segments: []toy.Placed{{Tokens: doc, Offset: 0}}, Offset: 1000 * i})
 	}
 	for step := range 40 {
 		var a, c []serve.Entry
@@ -47,21 +48,21 @@ func TestGraph(t *testing.T) {
 			}
 			a = append(a, serve.Entry{Sequence: graphed[i], Tokens: n})
 			c = append(c, serve.Entry{Sequence: launched[i], Tokens: n})
-			more := document(uint64(10*step+i), n)
+			more := toy.Document(uint64(10*step+i), n)
 			tokens = append(tokens, more...)
-			requests[i].own = append(requests[i].own, more...)
+			requests[i].Own = append(requests[i].Own, more...)
 		}
-		got, err := g.step(ctx, a, tokens)
+		got, err := g.Step(ctx, a, tokens)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := b.step(ctx, c, tokens)
+		want, err := b.Step(ctx, c, tokens)
 		if err != nil {
 			t.Fatal(err)
 		}
 		row := 0
 		for i := range a {
-			if err := b.compare(requests[i], a[i].Tokens, got, row); err != nil {
+			if err := b.Compare(requests[i], a[i].Tokens, got, row); err != nil {
 				t.Fatalf("step %d, sequence %d: %v", step, i, err)
 			}
 			row += a[i].Tokens
@@ -82,10 +83,10 @@ func TestGraph(t *testing.T) {
 
 func TestGraphErrors(t *testing.T) {
 	ctx := t.Context()
-	b := newBench(t, smallModel(), serve.Options{Pages: 500})
-	chunk := b.register(t, document(1, 300))
+	b := newBench(t, toy.Small(), serve.Options{Pages: 500})
+	chunk := b.Register(t, toy.Document(1, 300))
 	open := func() *serve.Sequence {
-		s, err := b.engine.Open(kvcache.Pack(chunk), kvcache.Packed)
+		s, err := b.Engine.Open(kvcache.Pack(chunk), kvcache.Packed)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +106,7 @@ func TestGraphErrors(t *testing.T) {
 		{"no sequence", serve.GraphSize{Tokens: 1}, []serve.Entry{{Tokens: 1}}, nil},
 		{"fits", serve.GraphSize{Tokens: 2, Context: 310, Segments: 4, Pages: 77}, []serve.Entry{{Sequence: one, Tokens: 1}, {Sequence: two, Tokens: 1}}, nil},
 	} {
-		g, err := b.record(ctx, c.size)
+		g, err := b.Record(ctx, c.size)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,25 +134,25 @@ func TestGraphErrors(t *testing.T) {
 		if err := g.Close(ctx); err != nil {
 			t.Error(err)
 		}
-		g.free()
+		g.Free()
 	}
 
 	for _, size := range []serve.GraphSize{{}, {Tokens: -1}, {Tokens: 1, Pages: -1}} {
-		if g, err := b.engine.Capture(ctx, size, nil); err == nil {
+		if g, err := b.Engine.Capture(ctx, size, nil); err == nil {
 			t.Errorf("captured %v of %+v", g, size)
 		}
 	}
 	nothing := func(*serve.Step) error { return nil }
-	if _, err := b.engine.Capture(ctx, serve.GraphSize{Tokens: 1}, nothing); !errors.Is(err, serve.ErrIncomplete) {
+	if _, err := b.Engine.Capture(ctx, serve.GraphSize{Tokens: 1}, nothing); !errors.Is(err, serve.ErrIncomplete) {
 		t.Errorf("capture of nothing: %v", err)
 	}
 	failed := fmt.Errorf("failed")
-	if _, err := b.engine.Capture(ctx, serve.GraphSize{Tokens: 1}, func(*serve.Step) error { return failed }); !errors.Is(err, failed) {
+	if _, err := b.Engine.Capture(ctx, serve.GraphSize{Tokens: 1}, func(*serve.Step) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("error %v", err)
 	}
 	cancelled, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := b.engine.Capture(cancelled, serve.GraphSize{Tokens: 1}, nothing); !errors.Is(err, context.Canceled) {
+	if _, err := b.Engine.Capture(cancelled, serve.GraphSize{Tokens: 1}, nothing); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -162,7 +163,7 @@ type noGraphs struct{ cuda.Device }
 func TestNoGraphs(t *testing.T) {
 	dev := cpu.Open(cpu.Options{Workers: 1})
 	defer dev.Close()
-	e, err := serve.New(noGraphs{dev}, cpuKernels(t, dev, smallModel()), smallModel(), serve.Options{Pages: 10})
+	e, err := serve.New(noGraphs{dev}, cpuKernels(t, dev, toy.Small()), toy.Small(), serve.Options{Pages: 10})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/serve"
+	"github.com/kgen-project/kgen/tests/toy"
 )
 
 // A request over two documents in any order, one of them twice, with a long
@@ -23,36 +24,36 @@ func TestRequest(t *testing.T) {
 		{"long documents are split", func(m *serve.Model) { m.KVHeads = 1 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := smallModel()
+			m := toy.Small()
 			c.change(&m)
 			b := newBench(t, m, serve.Options{Pages: 1000})
-			d1, d2 := document(1, 37), document(2, 270)
-			c1, c2 := b.register(t, d1), b.register(t, d2)
-			s, err := b.engine.Open([]kvcache.Placement{{Chunk: c2, Offset: 100}, {Chunk: c1, Offset: kvcache.Packed}, {Chunk: c2, Offset: 5}}, kvcache.Packed)
+			d1, d2 := toy.Document(1, 37), toy.Document(2, 270)
+			c1, c2 := b.Register(t, d1), b.Register(t, d2)
+			s, err := b.Engine.Open([]kvcache.Placement{{Chunk: c2, Offset: 100}, {Chunk: c1, Offset: kvcache.Packed}, {Chunk: c2, Offset: 5}}, kvcache.Packed)
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := &request{segments: []placed{{d2, 100}, {d1, 370}, {d2, 5}}, offset: 407}
+			r := &toy.Request{Segments: []toy.Placed{{Tokens: d2, Offset: 100}, {Tokens: d1, Offset: 370}, {Tokens: d2, Offset: 5}}, Offset: 407}
 			c1.Release()
 			c2.Release()
 			for i, n := range []int{33, 1, 3, 17, 1} {
-				tokens := document(uint64(100+i), n)
-				outs, err := b.step(t.Context(), []serve.Entry{{Sequence: s, Tokens: n}}, tokens)
+				tokens := toy.Document(uint64(100+i), n)
+				outs, err := b.Step(t.Context(), []serve.Entry{{Sequence: s, Tokens: n}}, tokens)
 				if err != nil {
 					t.Fatal(err)
 				}
-				r.own = append(r.own, tokens...)
-				if err := b.compare(r, n, outs, 0); err != nil {
+				r.Own = append(r.Own, tokens...)
+				if err := b.Compare(r, n, outs, 0); err != nil {
 					t.Fatalf("step %d, %d tokens: %v", i, n, err)
 				}
 			}
-			if s.Tokens() != len(r.own) || s.Next() != r.offset+len(r.own) {
+			if s.Tokens() != len(r.Own) || s.Next() != r.Offset+len(r.Own) {
 				t.Errorf("%d own tokens, next at %d", s.Tokens(), s.Next())
 			}
 			if err := s.Close(); err != nil {
 				t.Error(err)
 			}
-			if st := b.engine.Cache().Stats(); st.PagesUsed != st.PagesEvictable || st.Encodes != 2 {
+			if st := b.Engine.Cache().Stats(); st.PagesUsed != st.PagesEvictable || st.Encodes != 2 {
 				t.Errorf("%+v", st)
 			}
 		})
@@ -62,12 +63,12 @@ func TestRequest(t *testing.T) {
 // A sequence gives the same bits alone, in a batch of 64 of all sorts, and after
 // its documents were evicted and came back.
 func TestSameBits(t *testing.T) {
-	b := newBench(t, smallModel(), serve.Options{Pages: 6000, HostBytes: 1 << 30})
-	docs := [][]int32{document(1, 150), document(2, 41), document(3, 290)}
+	b := newBench(t, toy.Small(), serve.Options{Pages: 6000, HostBytes: 1 << 30})
+	docs := [][]int32{toy.Document(1, 150), toy.Document(2, 41), toy.Document(3, 290)}
 	chunks := func() []*kvcache.Chunk {
 		var held []*kvcache.Chunk
 		for _, d := range docs {
-			held = append(held, b.register(t, d))
+			held = append(held, b.Register(t, d))
 		}
 		return held
 	}
@@ -81,7 +82,7 @@ func TestSameBits(t *testing.T) {
 			if i != others/2 { // the one that is compared is in the middle
 				placements = kvcache.Pack(held[i%3], held[(i/3)%3])
 			}
-			s, err := b.engine.Open(placements, kvcache.Packed)
+			s, err := b.Engine.Open(placements, kvcache.Packed)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,13 +101,13 @@ func TestSameBits(t *testing.T) {
 					batch[i].Tokens = n
 					row = len(tokens)
 				}
-				tokens = append(tokens, document(uint64(step), batch[i].Tokens)...)
+				tokens = append(tokens, toy.Document(uint64(step), batch[i].Tokens)...)
 			}
-			outs, err := b.step(t.Context(), batch, tokens)
+			outs, err := b.Step(t.Context(), batch, tokens)
 			if err != nil {
 				t.Fatal(err)
 			}
-			size := 2 * b.model.KVHeads * b.model.Group * b.model.VHeadDim
+			size := 2 * b.Model.KVHeads * b.Model.Group * b.Model.VHeadDim
 			for _, out := range outs {
 				all = append(all, out[row*size:][:n*size])
 			}
@@ -118,24 +119,24 @@ func TestSameBits(t *testing.T) {
 		t.Helper()
 		for i := range alone {
 			if !bytes.Equal(alone[i], got[i]) {
-				t.Errorf("%s: step %d, layer %d: other bits than alone", name, i/b.model.Layers, i%b.model.Layers)
+				t.Errorf("%s: step %d, layer %d: other bits than alone", name, i/b.Model.Layers, i%b.Model.Layers)
 			}
 		}
 	}
 	same("again", run(0))
 	same("in a batch of 64", run(63))
-	encodes := b.engine.Cache().Stats().Encodes
+	encodes := b.Engine.Cache().Stats().Encodes
 	for _, d := range docs {
-		id := b.engine.Cache().Key(kvcache.Document{Tokens: d}).ID()
-		if err := b.engine.Cache().Evict(id); err != nil {
+		id := b.Engine.Cache().Key(kvcache.Document{Tokens: d}).ID()
+		if err := b.Engine.Cache().Evict(id); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if st := b.engine.Cache().Stats(); st.PagesUsed != 0 {
+	if st := b.Engine.Cache().Stats(); st.PagesUsed != 0 {
 		t.Errorf("%d pages are used after all was evicted", st.PagesUsed)
 	}
 	same("after evict and restore", run(0))
-	if st := b.engine.Cache().Stats(); st.Encodes != encodes || st.Restores != int64(len(docs)) {
+	if st := b.Engine.Cache().Stats(); st.Encodes != encodes || st.Restores != int64(len(docs)) {
 		t.Errorf("%d encodes, %d before the eviction; %d restores of %d", st.Encodes, encodes, st.Restores, len(docs))
 	}
 }

@@ -1,8 +1,9 @@
-package serve_test
+// Package toy drives an engine of runtime/serve with a model whose every output
+// is known, and holds what it gives to the oracle: on any device.
+package toy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -11,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/kgen-project/kgen/runtime/abi"
-	"github.com/kgen-project/kgen/runtime/cpu"
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/numeric"
@@ -20,19 +20,19 @@ import (
 	"github.com/kgen-project/kgen/tests/oracle"
 )
 
-// toy is a model of attention alone: a layer's Q, K and V of a token depend on
+// weights are a model of attention alone: a layer's Q, K and V of a token depend on
 // the token and the layer, and its output goes nowhere. So what a sequence must
 // give is known from its tokens.
-type toy struct {
-	model serve.Model
+type weights struct {
+	Model serve.Model
 	rows  [][3][][]float64 // [layers] of Q, K and V: [tokens of the vocabulary][elements]
 	bound float64          // of a row's relative error
 }
 
 const vocabulary = 64
 
-func newToy(m serve.Model) *toy {
-	t := &toy{model: m, rows: make([][3][][]float64, m.Layers)}
+func newWeights(m serve.Model) *weights {
+	t := &weights{Model: m, rows: make([][3][][]float64, m.Layers)}
 	rng := rand.New(rand.NewPCG(1, 1))
 	norms := [3]float64{}
 	for layer := range t.rows {
@@ -63,7 +63,8 @@ func norm(x []float64) float64 {
 	return math.Sqrt(sum)
 }
 
-func smallModel() serve.Model {
+// Small is the shape of a small model for the CPU.
+func Small() serve.Model {
 	variant, err := rope.Rule{Type: "default", Theta: 100, Pairing: rope.Half, RotaryDim: 8, MaxPosition: 4096}.Resolve()
 	if err != nil {
 		panic(err)
@@ -74,48 +75,21 @@ func smallModel() serve.Model {
 	}
 }
 
-// manyBlocks are kernels for which sequences are cut as on a larger device.
-type manyBlocks struct{ *cpu.Kernels }
-
-func (manyBlocks) Blocks(abi.Kind) int { return 8 }
-
-// cpuKernels are the CPU backend's for a model.
-func cpuKernels(tb testing.TB, dev *cpu.Device, m serve.Model) serve.Kernels {
-	tb.Helper()
-	k, err := cpu.NewKernels(dev, cpu.Config{
-		Name: "toy", Group: m.Group, HeadDim: m.HeadDim, VHeadDim: m.VHeadDim, Element: cpu.BF16, Rope: m.Rope,
-		PageSize: m.PageSize, Encoding: cpu.Encoding(m.Encoding), Window: m.Window, SinkTokens: m.SinkTokens,
-	})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return manyBlocks{k}
-}
-
-// bench is an engine on the CPU and its model.
-type bench struct {
-	*toy
-	dev      cuda.Device
-	engine   *serve.Engine
-	trusting bool // the outputs of encodes are not looked at
+// Bench is an engine and its model.
+type Bench struct {
+	*weights
+	Engine   *serve.Engine
+	Trusting bool // the outputs of encodes are not looked at
+	device   cuda.Device
 
 	mu   sync.Mutex
 	free []*tensors
 }
 
-func newBench(tb testing.TB, m serve.Model, o serve.Options) *bench {
-	tb.Helper()
-	dev := cpu.Open(cpu.Options{Workers: 2})
-	e, err := serve.New(dev, cpuKernels(tb, dev, m), m, o)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := errors.Join(e.Close(), dev.Close()); err != nil && !errors.Is(err, serve.ErrClosed) {
-			tb.Error(err)
-		}
-	})
-	return &bench{toy: newToy(m), dev: dev, engine: e}
+// New returns a bench of an engine for the model on a device; an engine of nil
+// is set later.
+func New(dev cuda.Device, e *serve.Engine, m serve.Model) *Bench {
+	return &Bench{weights: newWeights(m), device: dev, Engine: e}
 }
 
 // tensors is device memory for a step's tensors.
@@ -153,7 +127,7 @@ func (t *tensors) free() {
 }
 
 // put uploads a layer's Q, K and V of the tokens.
-func (t *toy) put(b *tensors, layer int, tokens []int32) error {
+func (t *weights) put(b *tensors, layer int, tokens []int32) error {
 	for i, ptr := range []abi.DevicePtr{b.io.Q, b.io.K, b.io.V} {
 		var data []byte
 		for _, token := range tokens {
@@ -167,7 +141,7 @@ func (t *toy) put(b *tensors, layer int, tokens []int32) error {
 }
 
 // take returns tensors for a step; give takes them back.
-func (b *bench) take(tokens int) (*tensors, error) {
+func (b *Bench) take(tokens int) (*tensors, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, t := range b.free {
@@ -176,23 +150,23 @@ func (b *bench) take(tokens int) (*tensors, error) {
 			return t, nil
 		}
 	}
-	return newTensors(b.dev, b.model, max(tokens, 64))
+	return newTensors(b.device, b.Model, max(tokens, 64))
 }
 
-func (b *bench) give(t *tensors) {
+func (b *Bench) give(t *tensors) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.free = append(b.free, t)
 }
 
-// forward runs a step's layers and returns their outputs, [layers][tokens][query heads][v head dim].
-func (b *bench) forward(ctx context.Context, s *serve.Step, tokens []int32) ([][]byte, error) {
+// Forward runs a step's layers and returns their outputs, [layers][tokens][query heads][v head dim].
+func (b *Bench) Forward(ctx context.Context, s *serve.Step, tokens []int32) ([][]byte, error) {
 	t, err := b.take(len(tokens))
 	if err != nil {
 		return nil, err
 	}
 	defer b.give(t)
-	outs := make([][]byte, b.model.Layers)
+	outs := make([][]byte, b.Model.Layers)
 	for layer := range outs {
 		if err := b.put(t, layer, tokens); err != nil {
 			return nil, err
@@ -203,66 +177,68 @@ func (b *bench) forward(ctx context.Context, s *serve.Step, tokens []int32) ([][
 		if err := s.Wait(ctx); err != nil {
 			return nil, err
 		}
-		outs[layer] = make([]byte, 2*len(tokens)*b.model.KVHeads*b.model.Group*b.model.VHeadDim)
-		if err := b.dev.Download(outs[layer], t.io.Out); err != nil {
+		outs[layer] = make([]byte, 2*len(tokens)*b.Model.KVHeads*b.Model.Group*b.Model.VHeadDim)
+		if err := b.device.Download(outs[layer], t.io.Out); err != nil {
 			return nil, err
 		}
 	}
 	return outs, nil
 }
 
-// encode is the callback that registers a document.
-func (b *bench) encode(tokens []int32) serve.Encode {
+// Encode is the callback that registers a document of the tokens.
+func (b *Bench) Encode(tokens []int32) serve.Encode {
 	return func(ctx context.Context, s *serve.Step) error {
 		if s.Tokens() != len(tokens) {
 			return fmt.Errorf("a step of %d tokens for a document of %d", s.Tokens(), len(tokens))
 		}
-		outs, err := b.forward(ctx, s, tokens)
-		if err != nil || b.trusting {
+		outs, err := b.Forward(ctx, s, tokens)
+		if err != nil || b.Trusting {
 			return err
 		}
-		return b.compare(&request{own: tokens}, len(tokens), outs, 0)
+		return b.Compare(&Request{Own: tokens}, len(tokens), outs, 0)
 	}
 }
 
-func (b *bench) register(tb testing.TB, tokens []int32) *kvcache.Chunk {
+// Register returns a document's chunk.
+func (b *Bench) Register(tb testing.TB, tokens []int32) *kvcache.Chunk {
 	tb.Helper()
-	c, err := b.engine.Register(tb.Context(), tokens, b.encode(tokens))
+	c, err := b.Engine.Register(tb.Context(), tokens, b.Encode(tokens))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return c
 }
 
-// request is what a sequence must hold.
-type request struct {
-	segments []placed
-	offset   int // of the own tokens
-	own      []int32
+// Request is what a sequence must hold.
+type Request struct {
+	Segments []Placed
+	Offset   int // of the own tokens
+	Own      []int32
 }
 
-type placed struct {
-	tokens []int32
-	offset int
+// Placed is a document at an offset.
+type Placed struct {
+	Tokens []int32
+	Offset int
 }
 
-// compare holds the outputs of a request's last n own tokens, which begin at row
+// Compare holds the outputs of a request's last n own tokens, which begin at row
 // of the step's, to the oracle's.
-func (b *bench) compare(r *request, n int, outs [][]byte, row int) error {
-	m := b.model
+func (b *Bench) Compare(r *Request, n int, outs [][]byte, row int) error {
+	m := b.Model
 	for layer, out := range outs {
 		p := oracle.Problem{
 			QueryHeads: m.KVHeads * m.Group, KVHeads: m.KVHeads, HeadDim: m.HeadDim, VHeadDim: m.VHeadDim,
 			Rope: m.Rope, Scale: float64(m.Scale), Window: m.Window, SinkTokens: m.SinkTokens,
 		}
-		first := len(r.own) - n
-		for i, token := range r.own[first:] {
+		first := len(r.Own) - n
+		for i, token := range r.Own[first:] {
 			p.Q = append(p.Q, b.rows[layer][0][token]...)
-			p.Positions = append(p.Positions, r.offset+first+i)
+			p.Positions = append(p.Positions, r.Offset+first+i)
 		}
-		for _, s := range append(r.segments[:len(r.segments):len(r.segments)], placed{r.own, r.offset}) {
-			segment := oracle.Segment{Offset: s.offset, Causal: oracle.All}
-			for _, token := range s.tokens {
+		for _, s := range append(r.Segments[:len(r.Segments):len(r.Segments)], Placed{r.Own, r.Offset}) {
+			segment := oracle.Segment{Offset: s.Offset, Causal: oracle.All}
+			for _, token := range s.Tokens {
 				segment.K = append(segment.K, b.rows[layer][1][token]...)
 				segment.V = append(segment.V, b.rows[layer][2][token]...)
 			}
@@ -288,7 +264,8 @@ func (b *bench) compare(r *request, n int, outs [][]byte, row int) error {
 	return nil
 }
 
-func document(seed uint64, n int) []int32 {
+// Document is n tokens.
+func Document(seed uint64, n int) []int32 {
 	rng := rand.New(rand.NewPCG(seed, 9))
 	tokens := make([]int32, n)
 	for i := range tokens {
@@ -297,42 +274,43 @@ func document(seed uint64, n int) []int32 {
 	return tokens
 }
 
-// step runs one step of the batch with its new tokens, and returns its outputs.
-func (b *bench) step(ctx context.Context, batch []serve.Entry, tokens []int32) ([][]byte, error) {
-	s, err := b.engine.Schedule(ctx, batch)
+// Step runs one step of the batch with its new tokens, and returns its outputs.
+func (b *Bench) Step(ctx context.Context, batch []serve.Entry, tokens []int32) ([][]byte, error) {
+	s, err := b.Engine.Schedule(ctx, batch)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Abort()
-	outs, err := b.forward(ctx, s, tokens)
+	outs, err := b.Forward(ctx, s, tokens)
 	if err != nil {
 		return nil, err
 	}
 	return outs, s.Commit()
 }
 
-// recording is a graph of the model with its tensors.
-type recording struct {
+// Recording is a graph of the model with its tensors.
+type Recording struct {
 	*serve.Graph
-	bench   *bench
+	bench   *Bench
 	tensors []*tensors // [layers]
 }
 
-func (b *bench) record(ctx context.Context, size serve.GraphSize) (_ *recording, err error) {
-	r := &recording{bench: b}
+// Record records the model's decode step.
+func (b *Bench) Record(ctx context.Context, size serve.GraphSize) (_ *Recording, err error) {
+	r := &Recording{bench: b}
 	defer func() {
 		if err != nil {
-			r.free()
+			r.Free()
 		}
 	}()
-	for range b.model.Layers {
-		t, err := newTensors(b.dev, b.model, size.Tokens)
+	for range b.Model.Layers {
+		t, err := newTensors(b.device, b.Model, size.Tokens)
 		if err != nil {
 			return nil, err
 		}
 		r.tensors = append(r.tensors, t)
 	}
-	r.Graph, err = b.engine.Capture(ctx, size, func(s *serve.Step) error {
+	r.Graph, err = b.Engine.Capture(ctx, size, func(s *serve.Step) error {
 		for layer, t := range r.tensors {
 			if err := s.Attend(layer, t.io); err != nil {
 				return err
@@ -346,14 +324,15 @@ func (b *bench) record(ctx context.Context, size serve.GraphSize) (_ *recording,
 	return r, nil
 }
 
-func (r *recording) free() {
+// Free frees the tensors; the graph is closed on its own.
+func (r *Recording) Free() {
 	for _, t := range r.tensors {
 		t.free()
 	}
 }
 
-// step replays the graph for a batch.
-func (r *recording) step(ctx context.Context, batch []serve.Entry, tokens []int32) ([][]byte, error) {
+// Step replays the graph for a batch.
+func (r *Recording) Step(ctx context.Context, batch []serve.Entry, tokens []int32) ([][]byte, error) {
 	s, err := r.Schedule(ctx, batch)
 	if err != nil {
 		return nil, err
@@ -370,7 +349,7 @@ func (r *recording) step(ctx context.Context, batch []serve.Entry, tokens []int3
 	if err := s.Wait(ctx); err != nil {
 		return nil, err
 	}
-	m := r.bench.model
+	m := r.bench.Model
 	outs := make([][]byte, m.Layers)
 	for layer, t := range r.tensors {
 		outs[layer] = make([]byte, 2*len(tokens)*m.KVHeads*m.Group*m.VHeadDim)
@@ -380,3 +359,6 @@ func (r *recording) step(ctx context.Context, batch []serve.Entry, tokens []int3
 	}
 	return outs, s.Commit()
 }
+
+// IO is the tensors of a layer.
+func (r *Recording) IO(layer int) serve.IO { return r.tensors[layer].io }
