@@ -113,7 +113,7 @@ func (p *Player) open() error {
 
 func (p *Player) failedEncode() error {
 	p.Counts["failed encode"]++
-	d := Document(p.rng.Uint64(), 1+p.rng.IntN(30)) // one that nobody knows
+	d := Document(p.rng.Uint64(), 5+p.rng.IntN(30)) // one that nobody knows
 	before := p.Engine.Cache().Stats().Chunks
 	_, err := p.Engine.Register(p.ctx, d, func(ctx context.Context, s *serve.Step) error {
 		if p.rng.IntN(2) == 0 {
