@@ -22,7 +22,7 @@ __device__ __forceinline__ void append(const AppendParams& params) {
     const unsigned char* source = k + head * (Config::head_dim * 2);
     uint4 first = ptx::load_16(source + a), second = ptx::load_16(source + b);
 #if !KGEN_ENCODING_RAW
-    rotate_unit<Config>(first, second, pointer<float>(params.rope), pointer<int32_t>(params.positions)[token], unit, 1.f);
+    rotate_unit<Config>(first, second, pointer<float>(params.rope), pointer<int32_t>(params.positions)[token], unit);
 #endif
     unsigned char* target = static_cast<unsigned char*>(params.k_cache) + page_byte<Config, Config::head_dim>(page, place, head, params.kv_heads);
     ptx::store_16(target + a, first);

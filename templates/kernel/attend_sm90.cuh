@@ -72,7 +72,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     for (;;) {
       ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
       unsigned char* target = shared.query[query.stage].bytes;
-      rotate_query<Config, Config::rows, rotator_threads>(rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, thread, [&](int row, int chunk, uint4 elements) {
+      rotate_query<Config, Config::rows, rotator_threads, 4>(rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, thread, [&](int row, int chunk, uint4 elements) {
         ptx::store_16(target + ColumnTile<Config::rows, Config::head_dim>::byte(row, chunk), elements);
       });
       ptx::fence_async_shared();
@@ -89,11 +89,11 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
 // ---- a consumer: one warpgroup ----
 
 template <class Config>
-__device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Shared<Config>& shared, int warpgroup, int thread) {
+__device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Shared<Config>& shared, int warpgroup) {
   using Element = typename Config::Element;
   constexpr int keys = Config::keys, rows_per_group = 64;
-  const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group, first_row = group_row + thread / 32 * 16;
-  const float scale_log2 = score_exponent<Config>(params);
+  const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group;
+  auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
   RingPlace<Config::stages> key, value;
   RingPlace<2> query;
   auto release = [&](unsigned long long& free) {
@@ -133,11 +133,11 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ptx::sync_warp();  // all lanes have read it, before one releases the stage
       return tile;
     };
-    auto take_values = [&](const KeyTile& tile) {
+    auto take_values = [&](int tokens) {
       ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity);
-      if (tile.end - tile.begin >= keys) return;
+      if (tokens >= keys) return;
       constexpr int consumer_threads = 128 * (Config::rows / rows_per_group);
-      clear_missing_values<consumer_threads>(shared.value[value.stage], tile, warpgroup * 128 + thread);
+      clear_missing_values<consumer_threads>(shared.value[value.stage], tokens, ptx::thread_index() - 128);
       ptx::fence_async_shared();
       ptx::named_barrier_sync(1, consumer_threads);
     };
@@ -146,11 +146,11 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       cap_scores<Config>(scores, params.scale);
 #endif
       if (needs_mask<Config, keys>(tile, item.q_index)) {
-        mask_scores(scores, first_row, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
+        mask_scores(scores, first_row(), tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
       }
     };
 
-    KeyTile tile = take_keys();
+    const KeyTile tile = take_keys();
     if (tile.exists()) {
       take_query(tile.run);
       ptx::wgmma_fence();
@@ -160,15 +160,16 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       release(shared.key_free[key.stage]);
       key.advance();
       mask(tile);
-      softmax.weigh(scores, rescale, scale_log2);
+      softmax.weigh(scores, rescale, score_exponent<Config>(params));
       to_fragments<Element>(weights, scores);
 
+      int tokens = tile.end - tile.begin;  // of the values that come next
       for (;;) {
         const KeyTile next = take_keys();
         if (!next.exists()) break;
-        take_values(tile);
+        take_values(tokens);
         take_query(next.run);
-        ptx::wgmma_fence();
+          ptx::wgmma_fence();
         start_scores();
         start_outputs();
         ptx::wgmma_wait<1>();  // the scores; the outputs go on
@@ -176,17 +177,17 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         release(shared.key_free[key.stage]);
         key.advance();
         mask(next);
-        softmax.weigh(scores, rescale, scale_log2);
+        softmax.weigh(scores, rescale, score_exponent<Config>(params));
         ptx::wgmma_wait<0>();
         touch(output);
         release(shared.value_free[value.stage]);
         value.advance();
         output.scale_rows(rescale);
         to_fragments<Element>(weights, scores);
-        tile = next;
+        tokens = next.end - next.begin;
       }
 
-      take_values(tile);
+      take_values(tokens);
       ptx::wgmma_fence();
       start_outputs();
       ptx::wgmma_wait<0>();
@@ -200,7 +201,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     softmax.finish();
     if (rotated_run < 0) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
-    store_rows<Config, 1>(params, item, kv_head, output, softmax, scale_log2, first_row, lane,
+    store_rows<Config, 1>(params, item, kv_head, output, softmax, score_exponent<Config>(params), first_row(), lane,
                           [&](int row, int chunk) { return shared.query[query.stage].bytes + ColumnTile<Config::rows, Config::head_dim>::byte(row, chunk); });
     ptx::sync_warp();
     release(shared.query_free[query.stage]);
@@ -211,7 +212,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 template <class Config>
 __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   constexpr int consumers = Config::rows / 64, stages = Config::stages;
-  static_assert(Config::threads == 128 * (1 + consumers), "a warpgroup of producers, and one for each 64 rows");
+  static_assert(Config::threads == 128 * (1 + consumers), "a warpgroup that copies and rotates, and one for each 64 rows");
   static_assert(sizeof(AttendSm90Shared<Config>) == Config::shared_bytes, "the plan's shared memory");
   static_assert(Config::v_head_dim <= Config::head_dim, "the outputs are staged in the query tile");
   AttendSm90Shared<Config>& shared = *reinterpret_cast<AttendSm90Shared<Config>*>(ptx::dynamic_shared());
@@ -246,7 +247,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     }
   } else {
     if constexpr (consumers == 2) ptx::registers_take<208>();
-    consume<Config>(params, shared, thread / 128 - 1, thread % 128);
+    consume<Config>(params, shared, thread / 128 - 1);
   }
 }
 

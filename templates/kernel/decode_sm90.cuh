@@ -99,7 +99,7 @@ __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, De
       rotated_run = tile.run;
       wait_for_stage(shared.query_free[place.stage], place.parity ^ 1);
       unsigned char* target = shared.query[place.stage].bytes;
-      rotate_query<Config, Config::rows, 32>(rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, lane, [&](int row, int chunk, uint4 elements) {
+      rotate_query<Config, Config::rows, 32, 4>(rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, lane, [&](int row, int chunk, uint4 elements) {
         ptx::store_16(target + tile_byte<Config::head_dim>(row, chunk), elements);
       });
       ptx::sync_warp();
@@ -162,7 +162,7 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
       }
       softmax.update(scores, output, scale_log2);
       if (tile.end - tile.begin < keys) {
-        clear_missing_values<32>(tiles.value, tile, lane);
+        clear_missing_values<32>(tiles.value, tile.end - tile.begin, lane);
         ptx::fence_async_shared();  // before the next copy to the stage
         ptx::sync_warp();
       }

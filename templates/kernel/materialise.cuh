@@ -37,7 +37,7 @@ __device__ __forceinline__ void materialise(const MaterialiseParams& params) {
         page_byte<Config, Config::head_dim>(page_table[copy.dst_page + to / Config::page_size], to % Config::page_size, kv_head, params.kv_heads);
     uint4 first = ptx::load_16(source + a), second = ptx::load_16(source + b);
 #if !KGEN_ENCODING_BAKED
-    rotate_unit<Config>(first, second, rope, missing_rotation(copy, from), unit, 1.f);
+    rotate_unit<Config>(first, second, rope, missing_rotation(copy, from), unit);
 #endif
     ptx::store_16(target + a, first);
     ptx::store_16(target + b, second);

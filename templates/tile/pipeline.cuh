@@ -125,12 +125,11 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
   }
 }
 
-// Zeros the rows of a tile of values that lie past the end of their run: a zero
+// Zeros the rows of a tile of values past the first `tokens`, the end of their run: a zero
 // weight times what a page held before could be NaN.
 template <int Threads, int Keys, int Dim>
-__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, const KeyTile& tile, int thread) {
+__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, int tokens, int thread) {
   constexpr int chunks = Dim / chunk_elements;
-  const int tokens = tile.end - tile.begin;
   for (int i = tokens * chunks + thread; i < Keys * chunks; i += Threads) {
     ptx::store_16(values.bytes + values.byte(i / chunks, i % chunks), make_uint4(0, 0, 0, 0));
   }
