@@ -140,7 +140,7 @@ func (c *attendCase) compare(got outputs, refs []oracle.Result, s spec.Spec, f n
 				m.err2 += err2
 				m.ref2 += ref2
 				m.rows++
-				if limit := bounds.row * math.Sqrt(ref2); !(math.Sqrt(err2) <= limit) {
+				if limit := bounds.row*math.Sqrt(ref2) + smallest(f, dim); !(math.Sqrt(err2) <= limit) {
 					return m, wrongf("sequence %d, query token %d, head %d: the output is %.3e from the reference, whose norm is %.3e; at most %.3e is right",
 						i, t, h, math.Sqrt(err2), math.Sqrt(ref2), limit)
 				}

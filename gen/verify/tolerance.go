@@ -67,6 +67,11 @@ func newAttendBounds(f numeric.Format, score, q, k float64, headDim int) attendB
 	return attendBounds{caseFactor * unit, rowFactor * unit, lseFactor * f.Epsilon() * sigma}
 }
 
+// smallest is what rounding a row's outputs to the element type costs however small
+// they are: half a unit of the smallest subnormal for each element. A large sink
+// logit makes rows that small.
+func smallest(f numeric.Format, dim int) float64 { return f.Value(1) / 2 * math.Sqrt(float64(dim)) }
+
 // roundedOnce is how far an element may be from ref when float32 arithmetic on
 // inputs of the given size made it and one rounding ended it: u |ref|, half a
 // unit of the smallest subnormal, and 2^-20 of the inputs. A rotation in

@@ -206,7 +206,7 @@ func (o *Options) splitTokens(total, tiles int) int {
 // eighth of the heaviest at worst, which is enough for an even load.
 const sortBuckets = 16
 
-// sort puts the heaviest items first: a counting sort, which keeps the order of
+// sort puts the heaviest items first: a counting sort, which reverses the order of
 // items of one bucket. Neighbours of one bucket, as a cut sequence gives them,
 // are counted and moved together.
 func (b *Builder) sort() {
@@ -231,8 +231,8 @@ func (b *Builder) sort() {
 	b.sorted = resize(b.sorted, len(b.items))
 	for i := 0; i < len(b.keys); {
 		bucket, n := b.alike(i, most, shift)
-		copy(b.sorted[b.buckets[bucket]:], b.items[i:i+int(n)])
-		b.buckets[bucket] += n
+		b.buckets[bucket+1] -= n // from its end: where keys are causal, later items are heavier
+		copy(b.sorted[b.buckets[bucket+1]:], b.items[i:i+int(n)])
 		i += int(n)
 	}
 	b.items, b.sorted = b.sorted, b.items

@@ -116,7 +116,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     auto take_query = [&](int run) {
       if (!needs_rotation(rotated_run, run)) return;
       if (rotated_run >= 0) {
-        release(shared.query_free[query.stage]);
+        ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
         query.advance();
       }
       ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
@@ -129,9 +129,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     auto start_outputs = [&]() { start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
     auto take_keys = [&]() {
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);
-      const KeyTile tile = shared.tile[key.stage];
-      ptx::sync_warp();  // all lanes have read it, before one releases the stage
-      return tile;
+      return read_tile(shared.tile[key.stage], lane);
     };
     auto take_values = [&](int tokens) {
       ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity);
@@ -203,8 +201,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
     store_rows<Config, 1>(params, item, kv_head, output, softmax, score_exponent<Config>(params), first_row(), lane,
                           [&](int row, int chunk) { return shared.query[query.stage].bytes + ColumnTile<Config::rows, Config::head_dim>::byte(row, chunk); });
-    ptx::sync_warp();
-    release(shared.query_free[query.stage]);
+    ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
     query.advance();
   }
 }
@@ -221,7 +218,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   if (thread == 0) {
     for (int s = 0; s < 2; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.query_full[s]), rotator_threads);
-      ptx::barrier_init(ptx::shared_address(&shared.query_free[s]), 4 * consumers);
+      ptx::barrier_init(ptx::shared_address(&shared.query_free[s]), 128 * consumers);
     }
     for (int s = 0; s < stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);

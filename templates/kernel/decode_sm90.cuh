@@ -102,8 +102,7 @@ __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, De
       rotate_query<Config, Config::rows, 32, 4>(rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, lane, [&](int row, int chunk, uint4 elements) {
         ptx::store_16(target + tile_byte<Config::head_dim>(row, chunk), elements);
       });
-      ptx::sync_warp();
-      if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&shared.query_full[place.stage]));
+      ptx::barrier_arrive(ptx::shared_address(&shared.query_full[place.stage]));
       place.advance();
     }
   }
@@ -127,7 +126,7 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
   auto take_query = [&](int wanted) {
     for (; query < wanted; ++query) {
       if (query >= 0) {
-        arrive(shared.query_free[query_place.stage]);
+        ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query_place.stage]));
         query_place.advance();
       }
       ptx::barrier_wait(ptx::shared_address(&shared.query_full[query_place.stage]), query_place.parity);
@@ -150,8 +149,8 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
       const int stage = turn % stages;
       typename DecodeSm90Shared<Config>::Stage& tiles = shared.stage[stage];
       ptx::barrier_wait(ptx::shared_address(&shared.full[stage]), turn / stages % 2);
-      const KeyTile tile = shared.tile[stage];
-      take_query(shared.tile_query[stage]);
+      const KeyTile tile = read_tile(shared.tile[stage], lane);
+      take_query(ptx::shuffle(lane == 0 ? shared.tile_query[stage] : 0, 0));
       Accumulator<m_tiles, keys> scores;
       query_times_keys<Element, Config::head_dim>(scores, shared.query[query_place.stage], 0, tiles.key, lane);
 #if KGEN_SOFT_CAP
@@ -193,8 +192,8 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
       ptx::barrier_init(ptx::shared_address(&shared.free[s]), 1);
     }
     for (int q = 0; q < DecodeSm90Shared<Config>::queries; ++q) {
-      ptx::barrier_init(ptx::shared_address(&shared.query_full[q]), 1);
-      ptx::barrier_init(ptx::shared_address(&shared.query_free[q]), DecodeSm90Shared<Config>::consumers);
+      ptx::barrier_init(ptx::shared_address(&shared.query_full[q]), 32);
+      ptx::barrier_init(ptx::shared_address(&shared.query_free[q]), 32 * DecodeSm90Shared<Config>::consumers);
     }
     ptx::barrier_init_fence();
     ptx::tensor_map_prefetch(params.k_map);

@@ -72,6 +72,15 @@ __device__ __forceinline__ void wait_for_stage(unsigned long long& free, int par
   ptx::sync_warp();
 }
 
+// What a stage's tile is, to all lanes. One lane reads it, the one that releases the
+// stage.
+__device__ __forceinline__ KeyTile read_tile(const KeyTile& published, int lane) {
+  KeyTile tile = {0, 0, 0, 0, 0, 0};
+  if (lane == 0) tile = published;
+  return {ptx::shuffle(tile.run, 0),  ptx::shuffle(tile.begin, 0),  ptx::shuffle(tile.end, 0),
+          ptx::shuffle(tile.page, 0), ptx::shuffle(tile.offset, 0), ptx::shuffle(tile.causal, 0)};
+}
+
 // How many boxes of a tile's pages hold tokens. A box is 64 columns of a page, or
 // of the tile's part of a larger page.
 template <class Config>
