@@ -69,7 +69,7 @@ var mutations = []mutation{
 
 	// Rotation.
 	{"sign of the sine", spec.Append, spec.Segment, "u.x * c0 - v.x * s0", "u.x * c0 + v.x * s0", false},
-	{"backward angles turn forward", spec.Extend, spec.Segment, "position < 0 ? -1.f : 1.f", "1.f", false},
+	{"backward angles turn forward", spec.Extend, spec.Segment, "position < 0 ? -factor : factor", "factor", false},
 	{"high level of the table", spec.Decode, spec.Baked, "magnitude >> Config::rope_low_bits", "magnitude >> (Config::rope_low_bits + 1)", false},
 	{"rotated for the first run only", spec.Extend, spec.Segment, "return rotated_run != run;", "return rotated_run < 0;", false},
 	{"a tile's keys all at its first position", spec.Decode, spec.Raw, "rope, position + row, unit", "rope, position, unit", false},

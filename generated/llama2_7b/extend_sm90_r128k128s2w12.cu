@@ -119,6 +119,8 @@ __device__ __forceinline__ float shuffle_xor(float x, int lane_mask) {
   return __shfl_xor_sync(0xffffffffu, x, lane_mask);
 }
 
+// The value of another lane.
+__device__ __forceinline__ float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 __device__ __forceinline__ int shuffle(int x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 
 // ---- arithmetic ----
@@ -934,7 +936,7 @@ __device__ __forceinline__ void load_tile(SharedTile<Rows, Dim>& tile, PagedToke
 
 namespace kgen {
 
-// cos and sin of position * w for the eight pairs of one chunk.
+// cos and sin of position * w for the eight pairs of one chunk, times a factor.
 struct Angles {
   float cos[chunk_elements], sin[chunk_elements];
 };
@@ -943,46 +945,46 @@ struct Angles {
 // 1 << rope_low_bits and for the multiples of it; a position is the sum of one of
 // each, and the angle-addition formulas give its cos and sin from theirs.
 template <class Config>
-__device__ __forceinline__ Angles angles_at(const float* rope, int position, int first_pair) {
+__device__ __forceinline__ Angles angles_at(const float* rope, int position, int first_pair, float factor) {
   constexpr int row = Config::rotary_dim;  // floats: rotary_dim / 2 pairs of (cos, sin)
   const int magnitude = position < 0 ? -position : position;
   const float* low = rope + (magnitude & ((1 << Config::rope_low_bits) - 1)) * row + 2 * first_pair;
   const float* high = rope + ((1 << Config::rope_low_bits) + (magnitude >> Config::rope_low_bits)) * row + 2 * first_pair;
-  const float sign = position < 0 ? -1.f : 1.f;
+  const float sine_factor = position < 0 ? -factor : factor;
   Angles a;
 #pragma unroll
   for (int i = 0; i < chunk_elements; i += 2) {
     const float4 l = *reinterpret_cast<const float4*>(low + 2 * i);
     const float4 h = *reinterpret_cast<const float4*>(high + 2 * i);
-    a.cos[i] = h.x * l.x - h.y * l.y;
-    a.sin[i] = sign * (h.y * l.x + h.x * l.y);
-    a.cos[i + 1] = h.z * l.z - h.w * l.w;
-    a.sin[i + 1] = sign * (h.w * l.z + h.z * l.w);
+    a.cos[i] = factor * (h.x * l.x - h.y * l.y);
+    a.sin[i] = sine_factor * (h.y * l.x + h.x * l.y);
+    a.cos[i + 1] = factor * (h.z * l.z - h.w * l.w);
+    a.sin[i + 1] = sine_factor * (h.w * l.z + h.z * l.w);
   }
   return a;
 }
 
-// Rotates pairs (x, y) by the angles, in place; both are scaled by `factor`.
+// Rotates pairs (x, y) by the angles, in place.
 template <class Element>
-__device__ __forceinline__ void rotate_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a, float factor) {
+__device__ __forceinline__ void rotate_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float2 u = ptx::unpack<Element>(x[i]), v = ptx::unpack<Element>(y[i]);
     const float c0 = a.cos[2 * i], s0 = a.sin[2 * i], c1 = a.cos[2 * i + 1], s1 = a.sin[2 * i + 1];
-    x[i] = ptx::pack<Element>((u.x * c0 - v.x * s0) * factor, (u.y * c1 - v.y * s1) * factor);
-    y[i] = ptx::pack<Element>((v.x * c0 + u.x * s0) * factor, (v.y * c1 + u.y * s1) * factor);
+    x[i] = ptx::pack<Element>(u.x * c0 - v.x * s0, u.y * c1 - v.y * s1);
+    y[i] = ptx::pack<Element>(v.x * c0 + u.x * s0, v.y * c1 + u.y * s1);
   }
 }
 
 // The same for interleaved pairs: x holds the first four pairs, y the next four.
 template <class Element>
-__device__ __forceinline__ void rotate_interleaved_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a, float factor) {
+__device__ __forceinline__ void rotate_interleaved_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float2 u = ptx::unpack<Element>(x[i]), v = ptx::unpack<Element>(y[i]);
     const float c0 = a.cos[i], s0 = a.sin[i], c1 = a.cos[4 + i], s1 = a.sin[4 + i];
-    x[i] = ptx::pack<Element>((u.x * c0 - u.y * s0) * factor, (u.y * c0 + u.x * s0) * factor);
-    y[i] = ptx::pack<Element>((v.x * c1 - v.y * s1) * factor, (v.y * c1 + v.x * s1) * factor);
+    x[i] = ptx::pack<Element>(u.x * c0 - u.y * s0, u.y * c0 + u.x * s0);
+    y[i] = ptx::pack<Element>(v.x * c1 - v.y * s1, v.y * c1 + v.x * s1);
   }
 }
 
@@ -1004,18 +1006,18 @@ struct RotationUnits {
 
 // Rotates the two chunks of a unit, in place.
 template <class Config>
-__device__ __forceinline__ void rotate_chunks(uint4& first, uint4& second, const Angles& a, float factor) {
+__device__ __forceinline__ void rotate_chunks(uint4& first, uint4& second, const Angles& a) {
   uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
-  rotate_pairs<typename Config::Element>(x, y, a, factor);
+  rotate_pairs<typename Config::Element>(x, y, a);
   first = make_uint4(x[0], x[1], x[2], x[3]);
   second = make_uint4(y[0], y[1], y[2], y[3]);
 }
 
 // Rotates one unit, in place, by `position`.
 template <class Config>
-__device__ __forceinline__ void rotate_unit(uint4& first, uint4& second, const float* rope, int position, int unit, float factor) {
+__device__ __forceinline__ void rotate_unit(uint4& first, uint4& second, const float* rope, int position, int unit) {
   if (unit < RotationUnits<Config>::rotated) {
-    rotate_chunks<Config>(first, second, angles_at<Config>(rope, position, unit * chunk_elements), factor);
+    rotate_chunks<Config>(first, second, angles_at<Config>(rope, position, unit * chunk_elements, 1.f));
   }
 }
 
@@ -1034,7 +1036,7 @@ struct QueryRows {
 // Rotates the query rows [first_row, first_row + Rows) of a tile by (position - base)
 // and hands each chunk to store(row, chunk, elements); rows that do not exist become
 // zeros. A thread takes one unit of one token, for all heads: they share the angles.
-template <class Config, int Rows, int Threads, class Store>
+template <class Config, int Rows, int Threads, int HeadsAtATime, class Store>
 __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int first_row,
                                              int thread, Store store) {
   using Units = RotationUnits<Config>;
@@ -1046,20 +1048,29 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
     const bool exists = token * group < rows.count;
     Angles angles;
     const bool rotated = exists && unit < Units::rotated;
-    if (rotated) angles = angles_at<Config>(rope, rows.positions[token] - base, unit * chunk_elements);
-#pragma unroll 2
-    for (int head = 0; head < group; ++head) {
-      const int row = token * group + head;
-      if (row < first_row || row >= first_row + Rows) continue;
-      uint4 first = make_uint4(0, 0, 0, 0), second = first;
-      if (exists) {
-        const unsigned char* source = rows.q + token * rows.token_bytes + head * (Config::head_dim * 2);
-        first = ptx::load_16(source + a * chunk_bytes);
-        second = ptx::load_16(source + b * chunk_bytes);
-        if (rotated) rotate_chunks<Config>(first, second, angles, factor);
+    // All loads of some heads are under way before the first is used.
+    constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
+#pragma unroll 1
+    for (int first_head = 0; first_head < group; first_head += heads_at_a_time) {
+      uint4 first[heads_at_a_time], second[heads_at_a_time];
+#pragma unroll
+      for (int h = 0; h < heads_at_a_time; ++h) {
+        first[h] = second[h] = make_uint4(0, 0, 0, 0);
+        if (exists) {
+          const unsigned char* source = rows.q + token * rows.token_bytes + (first_head + h) * (Config::head_dim * 2);
+          first[h] = ptx::load_16(source + a * chunk_bytes);
+          second[h] = ptx::load_16(source + b * chunk_bytes);
+        }
       }
-      store(row, a, first);
-      store(row, b, second);
+      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.positions[token] - base, unit * chunk_elements, factor);
+#pragma unroll
+      for (int h = 0; h < heads_at_a_time; ++h) {
+        const int row = token * group + first_head + h;
+        if (row < first_row || row >= first_row + Rows) continue;
+        if (rotated) rotate_chunks<Config>(first[h], second[h], angles);
+        store(row, a, first[h]);
+        store(row, b, second[h]);
+      }
     }
   }
 }
@@ -1264,13 +1275,52 @@ struct RingPlace {
   }
 };
 
-// One block's share of the work: every grid_x()-th pair of an item and a KV head.
+// One block's share of the work: of every grid_x() pairs of an item and a KV head,
+// one. Items come heaviest first, so every other round goes backwards: then no block
+// has the heavier one of each round. Items that hold no query tokens are passed over.
 struct Work {
-  int index, end;
+  int round, item, kv_head;
+  bool exists;
 
-  __device__ __forceinline__ static Work first(const AttendParams& params) { return {ptx::block_x(), params.item_count * params.kv_heads}; }
-  __device__ __forceinline__ bool exists() const { return index < end; }
-  __device__ __forceinline__ void next() { index += ptx::grid_x(); }
+  __device__ __forceinline__ static Work first(const AttendParams& params) {
+    Work work = {-1, 0, 0, true};
+    work.next(params);
+    return work;
+  }
+  __device__ __forceinline__ void next(const AttendParams& params) {
+    const int blocks = ptx::grid_x();
+    do {
+      ++round;
+      const int index = round * blocks + (round % 2 == 0 ? ptx::block_x() : blocks - 1 - ptx::block_x());
+      item = index / params.kv_heads;
+      kv_head = index % params.kv_heads;
+      // The last round may be short: its places in the middle, not at the end, then
+      // have no work where it goes backwards.
+      exists = round * blocks < params.item_count * params.kv_heads;
+    } while (exists && (item >= params.item_count || pointer<Item>(params.items)[item].q_count == 0));
+  }
+};
+
+// The first tile of a block's next piece of work, found ahead of its use.
+struct WorkStart {
+  Work work;
+  int run_end;
+  KeyTile tile;
+
+  __device__ __forceinline__ static WorkStart of(const AttendParams& params, const Work& work) {
+    WorkStart start = {work, 0, {-1, 0, 0, 0, 0, 0}};
+    if (work.exists) {
+      const Item& item = pointer<Item>(params.items)[work.item];
+      start.run_end = item.run_end;
+      start.tile = first_tile(params, item.run_begin, item.run_end);
+    }
+    return start;
+  }
+  __device__ __forceinline__ WorkStart next(const AttendParams& params) const {
+    Work after = work;
+    after.next(params);
+    return of(params, after);
+  }
 };
 
 // The producer warp's wait for a stage. No lane may be left waiting when another
@@ -1279,6 +1329,15 @@ struct Work {
 __device__ __forceinline__ void wait_for_stage(unsigned long long& free, int parity) {
   ptx::barrier_wait(ptx::shared_address(&free), parity);
   ptx::sync_warp();
+}
+
+// What a stage's tile is, to all lanes. One lane reads it, the one that releases the
+// stage.
+__device__ __forceinline__ KeyTile read_tile(const KeyTile& published, int lane) {
+  KeyTile tile = {0, 0, 0, 0, 0, 0};
+  if (lane == 0) tile = published;
+  return {ptx::shuffle(tile.run, 0),  ptx::shuffle(tile.begin, 0),  ptx::shuffle(tile.end, 0),
+          ptx::shuffle(tile.page, 0), ptx::shuffle(tile.offset, 0), ptx::shuffle(tile.causal, 0)};
 }
 
 // How many boxes of a tile's pages hold tokens. A box is 64 columns of a page, or
@@ -1295,13 +1354,13 @@ struct Boxes {
   }
 };
 
-// One warp's copies of K or of V, Dim elements a token. Lane i looks up the page of
-// the i-th box, one tile ahead of its use, so that the copies never wait for the
-// page table.
 template <class Config, int Dim>
+__device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Config>::of(tile) * (Dim / column_elements) * Boxes<Config>::bytes; }
+
+// Looks up a tile's pages ahead of its copies, so that these never wait for the page
+// table: lane i has the page of the i-th box.
+template <class Config>
 struct TileCopier {
-  static constexpr int columns = Dim / column_elements;
-  const void* map;
   const int32_t* page_table;
   int lane;
   KeyTile tile;  // that comes next
@@ -1311,34 +1370,34 @@ struct TileCopier {
     tile = next;
     page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
   }
-  __device__ __forceinline__ int bytes() const { return Boxes<Config>::of(tile) * columns * Boxes<Config>::bytes; }
+};
 
-  // Starts the copies of the tile's pages; rows of the target that no page has are
-  // left as they are. Then looks up `next`.
-  __device__ __forceinline__ void copy(ColumnTile<Config::keys, Dim>& target, uint32_t full, int kv_head, const KeyTile& next) {
-    const uint32_t bytes = ptx::shared_address(target.bytes);
-    const int boxes = Boxes<Config>::of(tile), place = tile.begin % Config::page_size, this_page = page;
-    look_up(next);
+// Starts the copies of a tile of K or V, Dim elements a token; rows of the target
+// that no page has are left as they are. All lanes; `page` is of the lane's box.
+template <class Config, int Dim>
+__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const KeyTile& tile, int page,
+                                          int kv_head, int lane) {
+  constexpr int columns = Dim / column_elements;
+  const uint32_t bytes = ptx::shared_address(target.bytes);
+  const int boxes = Boxes<Config>::of(tile), place = tile.begin % Config::page_size;
 #pragma unroll 4
-    for (int box = 0; box < boxes; ++box) {
-      const int p = ptx::shuffle(this_page, box);
-      if (lane == 0) {
+  for (int box = 0; box < boxes; ++box) {
+    const int box_page = ptx::shuffle(page, box);
+    if (lane == 0) {
 #pragma unroll
-        for (int column = 0; column < columns; ++column) {
-          ptx::tensor_copy(bytes + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full, column * column_elements,
-                           place, kv_head, p);
-        }
+      for (int column = 0; column < columns; ++column) {
+        ptx::tensor_copy(bytes + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full, column * column_elements,
+                         place, kv_head, box_page);
       }
     }
   }
-};
+}
 
-// Zeros the rows of a tile of values that lie past the end of their run: a zero
+// Zeros the rows of a tile of values past the first `tokens`, the end of their run: a zero
 // weight times what a page held before could be NaN.
 template <int Threads, int Keys, int Dim>
-__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, const KeyTile& tile, int thread) {
+__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, int tokens, int thread) {
   constexpr int chunks = Dim / chunk_elements;
-  const int tokens = tile.end - tile.begin;
   for (int i = tokens * chunks + thread; i < Keys * chunks; i += Threads) {
     ptx::store_16(values.bytes + values.byte(i / chunks, i % chunks), make_uint4(0, 0, 0, 0));
   }
@@ -1477,31 +1536,34 @@ struct AttendSm90Shared {
 
 // ---- the producers ----
 
-// One warp: K, or V. Item after item, tile after tile; K's warp also publishes what
-// each tile is, and after an item's last one a tile that does not exist.
+// One warp: K, or V. (Both are too much for one: with pages of 16 tokens it would
+// start 32 copies a tile.) Item after item, tile after tile; K's warp also publishes
+// what each tile is, and after an item's last one a tile that does not exist.
 template <class Config, int Dim, bool Keys>
 __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
                                         const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
   RingPlace<Config::stages> place;
-  TileCopier<Config, Dim> copier = {map, pointer<int32_t>(params.page_table), lane};
-  for (Work work = Work::first(params); work.exists(); work.next()) {
-    const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
-    const int kv_head = work.index % params.kv_heads, run_end = item.run_end;
-    if (item.q_count == 0) continue;
-    copier.look_up(first_tile(params, item.run_begin, run_end));
+  TileCopier<Config> copier = {pointer<int32_t>(params.page_table), lane};
+  for (WorkStart now = WorkStart::of(params, Work::first(params)), next; now.work.exists; now = next) {
+    copier.look_up(now.tile);
+    bool found_next = false;
     while (Keys || copier.tile.exists()) {
       const KeyTile tile = copier.tile;
+      const int page = copier.page;
+      copier.look_up(tile_after<Config::keys>(params, tile, now.run_end));
       wait_for_stage(all_free[place.stage], place.parity ^ 1);
       const uint32_t full = ptx::shared_address(&all_full[place.stage]);
       if (lane == 0) {
         if (Keys) shared.tile[place.stage] = tile;
-        ptx::barrier_arrive_expecting(full, copier.bytes());
+        ptx::barrier_arrive_expecting(full, tile_bytes<Config, Dim>(tile));
       }
       ptx::sync_warp();
-      copier.copy(stages[place.stage], full, kv_head, tile_after<Config::keys>(params, tile, run_end));
+      copy_tile<Config>(stages[place.stage], map, full, tile, page, now.work.kv_head, lane);
       place.advance();
       if (!tile.exists()) break;
+      if (!found_next) next = now.next(params), found_next = true;  // under the first copies
     }
+    if (!found_next) next = now.next(params);
   }
 }
 
@@ -1513,15 +1575,14 @@ constexpr int rotator_threads = 64;
 template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
   RingPlace<2> query;
-  for (Work work = Work::first(params); work.exists(); work.next()) {
-    const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
-    if (item.q_count == 0) continue;
-    const QueryRows<Config> rows = query_rows<Config>(params, item, work.index % params.kv_heads);
+  for (Work work = Work::first(params); work.exists; work.next(params)) {
+    const Item& item = pointer<Item>(params.items)[work.item];
+    const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
     for (;;) {
       ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
       unsigned char* target = shared.query[query.stage].bytes;
-      rotate_query<Config, Config::rows, rotator_threads>(rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, thread, [&](int row, int chunk, uint4 elements) {
+      rotate_query<Config, Config::rows, rotator_threads, 4>(rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, thread, [&](int row, int chunk, uint4 elements) {
         ptx::store_16(target + ColumnTile<Config::rows, Config::head_dim>::byte(row, chunk), elements);
       });
       ptx::fence_async_shared();
@@ -1538,21 +1599,20 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
 // ---- a consumer: one warpgroup ----
 
 template <class Config>
-__device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Shared<Config>& shared, int warpgroup, int thread) {
+__device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Shared<Config>& shared, int warpgroup) {
   using Element = typename Config::Element;
   constexpr int keys = Config::keys, rows_per_group = 64;
-  const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group, first_row = group_row + thread / 32 * 16;
-  const float scale_log2 = score_exponent<Config>(params);
+  const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group;
+  auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
   RingPlace<Config::stages> key, value;
   RingPlace<2> query;
   auto release = [&](unsigned long long& free) {
     if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&free));
   };
 
-  for (Work work = Work::first(params); work.exists(); work.next()) {
-    const Item& item = pointer<Item>(params.items)[work.index / params.kv_heads];
-    const int kv_head = work.index % params.kv_heads;
-    if (item.q_count == 0) continue;
+  for (Work work = Work::first(params); work.exists; work.next(params)) {
+    const Item& item = pointer<Item>(params.items)[work.item];
+    const int kv_head = work.kv_head;
 
     Accumulator<1, keys> scores;
     Accumulator<1, Config::v_head_dim> output;
@@ -1566,7 +1626,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     auto take_query = [&](int run) {
       if (!needs_rotation(rotated_run, run)) return;
       if (rotated_run >= 0) {
-        release(shared.query_free[query.stage]);
+        ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
         query.advance();
       }
       ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
@@ -1579,25 +1639,23 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     auto start_outputs = [&]() { start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
     auto take_keys = [&]() {
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);
-      const KeyTile tile = shared.tile[key.stage];
-      ptx::sync_warp();  // all lanes have read it, before one releases the stage
-      return tile;
+      return read_tile(shared.tile[key.stage], lane);
     };
-    auto take_values = [&](const KeyTile& tile) {
+    auto take_values = [&](int tokens) {
       ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity);
-      if (tile.end - tile.begin >= keys) return;
+      if (tokens >= keys) return;
       constexpr int consumer_threads = 128 * (Config::rows / rows_per_group);
-      clear_missing_values<consumer_threads>(shared.value[value.stage], tile, warpgroup * 128 + thread);
+      clear_missing_values<consumer_threads>(shared.value[value.stage], tokens, ptx::thread_index() - 128);
       ptx::fence_async_shared();
       ptx::named_barrier_sync(1, consumer_threads);
     };
     auto mask = [&](const KeyTile& tile) {
       if (needs_mask<Config, keys>(tile, item.q_index)) {
-        mask_scores(scores, first_row, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
+        mask_scores(scores, first_row(), tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
       }
     };
 
-    KeyTile tile = take_keys();
+    const KeyTile tile = take_keys();
     if (tile.exists()) {
       take_query(tile.run);
       ptx::wgmma_fence();
@@ -1607,15 +1665,16 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       release(shared.key_free[key.stage]);
       key.advance();
       mask(tile);
-      softmax.weigh(scores, rescale, scale_log2);
+      softmax.weigh(scores, rescale, score_exponent<Config>(params));
       to_fragments<Element>(weights, scores);
 
+      int tokens = tile.end - tile.begin;  // of the values that come next
       for (;;) {
         const KeyTile next = take_keys();
         if (!next.exists()) break;
-        take_values(tile);
+        take_values(tokens);
         take_query(next.run);
-        ptx::wgmma_fence();
+          ptx::wgmma_fence();
         start_scores();
         start_outputs();
         ptx::wgmma_wait<1>();  // the scores; the outputs go on
@@ -1623,17 +1682,17 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         release(shared.key_free[key.stage]);
         key.advance();
         mask(next);
-        softmax.weigh(scores, rescale, scale_log2);
+        softmax.weigh(scores, rescale, score_exponent<Config>(params));
         ptx::wgmma_wait<0>();
         touch(output);
         release(shared.value_free[value.stage]);
         value.advance();
         output.scale_rows(rescale);
         to_fragments<Element>(weights, scores);
-        tile = next;
+        tokens = next.end - next.begin;
       }
 
-      take_values(tile);
+      take_values(tokens);
       ptx::wgmma_fence();
       start_outputs();
       ptx::wgmma_wait<0>();
@@ -1647,10 +1706,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     softmax.finish();
     if (rotated_run < 0) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
-    store_rows<Config, 1>(params, item, kv_head, output, softmax, scale_log2, first_row, lane,
+    store_rows<Config, 1>(params, item, kv_head, output, softmax, score_exponent<Config>(params), first_row(), lane,
                           [&](int row, int chunk) { return shared.query[query.stage].bytes + ColumnTile<Config::rows, Config::head_dim>::byte(row, chunk); });
-    ptx::sync_warp();
-    release(shared.query_free[query.stage]);
+    ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
     query.advance();
   }
 }
@@ -1658,7 +1716,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 template <class Config>
 __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   constexpr int consumers = Config::rows / 64, stages = Config::stages;
-  static_assert(Config::threads == 128 * (1 + consumers), "a warpgroup of producers, and one for each 64 rows");
+  static_assert(Config::threads == 128 * (1 + consumers), "a warpgroup that copies and rotates, and one for each 64 rows");
   static_assert(sizeof(AttendSm90Shared<Config>) == Config::shared_bytes, "the plan's shared memory");
   static_assert(Config::v_head_dim <= Config::head_dim, "the outputs are staged in the query tile");
   AttendSm90Shared<Config>& shared = *reinterpret_cast<AttendSm90Shared<Config>*>(ptx::dynamic_shared());
@@ -1667,7 +1725,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   if (thread == 0) {
     for (int s = 0; s < 2; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.query_full[s]), rotator_threads);
-      ptx::barrier_init(ptx::shared_address(&shared.query_free[s]), 4 * consumers);
+      ptx::barrier_init(ptx::shared_address(&shared.query_free[s]), 128 * consumers);
     }
     for (int s = 0; s < stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
@@ -1683,7 +1741,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
 
   // The registers of three warpgroups, shared out by need. Two warpgroups have enough.
   if (thread < 128) {
-    if constexpr (consumers == 2) ptx::registers_give<72>();
+    if constexpr (consumers == 2) ptx::registers_give<88>();
     if (thread < 32) {
       produce<Config, Config::head_dim, true>(params, shared, shared.key, params.k_map, shared.key_full, shared.key_free, thread);
     } else if (thread < 64) {
@@ -1692,8 +1750,8 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
       rotate_queries<Config>(params, shared, thread - 64);
     }
   } else {
-    if constexpr (consumers == 2) ptx::registers_take<216>();
-    consume<Config>(params, shared, thread / 128 - 1, thread % 128);
+    if constexpr (consumers == 2) ptx::registers_take<208>();
+    consume<Config>(params, shared, thread / 128 - 1);
   }
 }
 

@@ -119,6 +119,8 @@ __device__ __forceinline__ float shuffle_xor(float x, int lane_mask) {
   return __shfl_xor_sync(0xffffffffu, x, lane_mask);
 }
 
+// The value of another lane.
+__device__ __forceinline__ float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 __device__ __forceinline__ int shuffle(int x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 
 // ---- arithmetic ----
@@ -362,7 +364,7 @@ __device__ __forceinline__ void load_tile(SharedTile<Rows, Dim>& tile, PagedToke
 
 namespace kgen {
 
-// cos and sin of position * w for the eight pairs of one chunk.
+// cos and sin of position * w for the eight pairs of one chunk, times a factor.
 struct Angles {
   float cos[chunk_elements], sin[chunk_elements];
 };
@@ -371,46 +373,46 @@ struct Angles {
 // 1 << rope_low_bits and for the multiples of it; a position is the sum of one of
 // each, and the angle-addition formulas give its cos and sin from theirs.
 template <class Config>
-__device__ __forceinline__ Angles angles_at(const float* rope, int position, int first_pair) {
+__device__ __forceinline__ Angles angles_at(const float* rope, int position, int first_pair, float factor) {
   constexpr int row = Config::rotary_dim;  // floats: rotary_dim / 2 pairs of (cos, sin)
   const int magnitude = position < 0 ? -position : position;
   const float* low = rope + (magnitude & ((1 << Config::rope_low_bits) - 1)) * row + 2 * first_pair;
   const float* high = rope + ((1 << Config::rope_low_bits) + (magnitude >> Config::rope_low_bits)) * row + 2 * first_pair;
-  const float sign = position < 0 ? -1.f : 1.f;
+  const float sine_factor = position < 0 ? -factor : factor;
   Angles a;
 #pragma unroll
   for (int i = 0; i < chunk_elements; i += 2) {
     const float4 l = *reinterpret_cast<const float4*>(low + 2 * i);
     const float4 h = *reinterpret_cast<const float4*>(high + 2 * i);
-    a.cos[i] = h.x * l.x - h.y * l.y;
-    a.sin[i] = sign * (h.y * l.x + h.x * l.y);
-    a.cos[i + 1] = h.z * l.z - h.w * l.w;
-    a.sin[i + 1] = sign * (h.w * l.z + h.z * l.w);
+    a.cos[i] = factor * (h.x * l.x - h.y * l.y);
+    a.sin[i] = sine_factor * (h.y * l.x + h.x * l.y);
+    a.cos[i + 1] = factor * (h.z * l.z - h.w * l.w);
+    a.sin[i + 1] = sine_factor * (h.w * l.z + h.z * l.w);
   }
   return a;
 }
 
-// Rotates pairs (x, y) by the angles, in place; both are scaled by `factor`.
+// Rotates pairs (x, y) by the angles, in place.
 template <class Element>
-__device__ __forceinline__ void rotate_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a, float factor) {
+__device__ __forceinline__ void rotate_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float2 u = ptx::unpack<Element>(x[i]), v = ptx::unpack<Element>(y[i]);
     const float c0 = a.cos[2 * i], s0 = a.sin[2 * i], c1 = a.cos[2 * i + 1], s1 = a.sin[2 * i + 1];
-    x[i] = ptx::pack<Element>((u.x * c0 - v.x * s0) * factor, (u.y * c1 - v.y * s1) * factor);
-    y[i] = ptx::pack<Element>((v.x * c0 + u.x * s0) * factor, (v.y * c1 + u.y * s1) * factor);
+    x[i] = ptx::pack<Element>(u.x * c0 - v.x * s0, u.y * c1 - v.y * s1);
+    y[i] = ptx::pack<Element>(v.x * c0 + u.x * s0, v.y * c1 + u.y * s1);
   }
 }
 
 // The same for interleaved pairs: x holds the first four pairs, y the next four.
 template <class Element>
-__device__ __forceinline__ void rotate_interleaved_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a, float factor) {
+__device__ __forceinline__ void rotate_interleaved_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float2 u = ptx::unpack<Element>(x[i]), v = ptx::unpack<Element>(y[i]);
     const float c0 = a.cos[i], s0 = a.sin[i], c1 = a.cos[4 + i], s1 = a.sin[4 + i];
-    x[i] = ptx::pack<Element>((u.x * c0 - u.y * s0) * factor, (u.y * c0 + u.x * s0) * factor);
-    y[i] = ptx::pack<Element>((v.x * c1 - v.y * s1) * factor, (v.y * c1 + v.x * s1) * factor);
+    x[i] = ptx::pack<Element>(u.x * c0 - u.y * s0, u.y * c0 + u.x * s0);
+    y[i] = ptx::pack<Element>(v.x * c1 - v.y * s1, v.y * c1 + v.x * s1);
   }
 }
 
@@ -432,18 +434,18 @@ struct RotationUnits {
 
 // Rotates the two chunks of a unit, in place.
 template <class Config>
-__device__ __forceinline__ void rotate_chunks(uint4& first, uint4& second, const Angles& a, float factor) {
+__device__ __forceinline__ void rotate_chunks(uint4& first, uint4& second, const Angles& a) {
   uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
-  rotate_pairs<typename Config::Element>(x, y, a, factor);
+  rotate_pairs<typename Config::Element>(x, y, a);
   first = make_uint4(x[0], x[1], x[2], x[3]);
   second = make_uint4(y[0], y[1], y[2], y[3]);
 }
 
 // Rotates one unit, in place, by `position`.
 template <class Config>
-__device__ __forceinline__ void rotate_unit(uint4& first, uint4& second, const float* rope, int position, int unit, float factor) {
+__device__ __forceinline__ void rotate_unit(uint4& first, uint4& second, const float* rope, int position, int unit) {
   if (unit < RotationUnits<Config>::rotated) {
-    rotate_chunks<Config>(first, second, angles_at<Config>(rope, position, unit * chunk_elements), factor);
+    rotate_chunks<Config>(first, second, angles_at<Config>(rope, position, unit * chunk_elements, 1.f));
   }
 }
 
@@ -462,7 +464,7 @@ struct QueryRows {
 // Rotates the query rows [first_row, first_row + Rows) of a tile by (position - base)
 // and hands each chunk to store(row, chunk, elements); rows that do not exist become
 // zeros. A thread takes one unit of one token, for all heads: they share the angles.
-template <class Config, int Rows, int Threads, class Store>
+template <class Config, int Rows, int Threads, int HeadsAtATime, class Store>
 __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int first_row,
                                              int thread, Store store) {
   using Units = RotationUnits<Config>;
@@ -474,20 +476,29 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
     const bool exists = token * group < rows.count;
     Angles angles;
     const bool rotated = exists && unit < Units::rotated;
-    if (rotated) angles = angles_at<Config>(rope, rows.positions[token] - base, unit * chunk_elements);
-#pragma unroll 2
-    for (int head = 0; head < group; ++head) {
-      const int row = token * group + head;
-      if (row < first_row || row >= first_row + Rows) continue;
-      uint4 first = make_uint4(0, 0, 0, 0), second = first;
-      if (exists) {
-        const unsigned char* source = rows.q + token * rows.token_bytes + head * (Config::head_dim * 2);
-        first = ptx::load_16(source + a * chunk_bytes);
-        second = ptx::load_16(source + b * chunk_bytes);
-        if (rotated) rotate_chunks<Config>(first, second, angles, factor);
+    // All loads of some heads are under way before the first is used.
+    constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
+#pragma unroll 1
+    for (int first_head = 0; first_head < group; first_head += heads_at_a_time) {
+      uint4 first[heads_at_a_time], second[heads_at_a_time];
+#pragma unroll
+      for (int h = 0; h < heads_at_a_time; ++h) {
+        first[h] = second[h] = make_uint4(0, 0, 0, 0);
+        if (exists) {
+          const unsigned char* source = rows.q + token * rows.token_bytes + (first_head + h) * (Config::head_dim * 2);
+          first[h] = ptx::load_16(source + a * chunk_bytes);
+          second[h] = ptx::load_16(source + b * chunk_bytes);
+        }
       }
-      store(row, a, first);
-      store(row, b, second);
+      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.positions[token] - base, unit * chunk_elements, factor);
+#pragma unroll
+      for (int h = 0; h < heads_at_a_time; ++h) {
+        const int row = token * group + first_head + h;
+        if (row < first_row || row >= first_row + Rows) continue;
+        if (rotated) rotate_chunks<Config>(first[h], second[h], angles);
+        store(row, a, first[h]);
+        store(row, b, second[h]);
+      }
     }
   }
 }
@@ -533,7 +544,7 @@ __device__ __forceinline__ void materialise(const MaterialiseParams& params) {
     unsigned char* target = static_cast<unsigned char*>(params.dst_k) +
         page_byte<Config, Config::head_dim>(page_table[copy.dst_page + to / Config::page_size], to % Config::page_size, kv_head, params.kv_heads);
     uint4 first = ptx::load_16(source + a), second = ptx::load_16(source + b);
-    rotate_unit<Config>(first, second, rope, missing_rotation(copy, from), unit, 1.f);
+    rotate_unit<Config>(first, second, rope, missing_rotation(copy, from), unit);
     ptx::store_16(target + a, first);
     ptx::store_16(target + b, second);
   }

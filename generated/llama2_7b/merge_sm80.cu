@@ -119,6 +119,8 @@ __device__ __forceinline__ float shuffle_xor(float x, int lane_mask) {
   return __shfl_xor_sync(0xffffffffu, x, lane_mask);
 }
 
+// The value of another lane.
+__device__ __forceinline__ float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 __device__ __forceinline__ int shuffle(int x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 
 // ---- arithmetic ----
@@ -268,19 +270,32 @@ __device__ __forceinline__ void merge(const MergeParams& params) {
   const int begin = pointer<int32_t>(params.slot_begin)[token], end = pointer<int32_t>(params.slot_begin)[token + 1];
   if (begin >= end) return;
 
+  // Lane i looks at the slots begin + i, begin + i + 32, ...
   const float* partial_lse = pointer<float>(params.partial_lse);
+  auto lse_of = [&](int slot) { return partial_lse[static_cast<long long>(slot) * params.q_heads + head]; };
   float maximum = -ptx::infinity();
-  for (int slot = begin; slot < end; ++slot) maximum = ptx::maximum(maximum, partial_lse[static_cast<long long>(slot) * params.q_heads + head]);
-  float sum = 0.f, output[columns] = {};
-  for (int slot = begin; slot < end; ++slot) {
-    const long long vector = static_cast<long long>(slot) * params.q_heads + head;
-    const float lse = partial_lse[vector];
-    if (lse == -ptx::infinity()) continue;  // this split saw no key
-    const float weight = ptx::exp2_approx(lse - maximum);
-    sum += weight;
-    const float* part = pointer<float>(params.partial_out) + vector * dim + lane * columns;
+  for (int slot = begin + lane; slot < end; slot += 32) maximum = ptx::maximum(maximum, lse_of(slot));
 #pragma unroll
-    for (int c = 0; c < columns; ++c) output[c] = ptx::multiply_add(part[c], weight, output[c]);
+  for (int mask = 16; mask > 0; mask /= 2) maximum = ptx::maximum(maximum, ptx::shuffle_xor(maximum, mask));
+
+  float sum = 0.f, output[columns] = {};
+  const float shift = maximum == -ptx::infinity() ? 0.f : maximum;  // no split saw a key
+  for (int first = begin; first < end; first += 32) {
+    const float lane_weight = first + lane < end ? ptx::exp2_approx(lse_of(first + lane) - shift) : 0.f;
+    const int count = end - first < 32 ? end - first : 32;
+#pragma unroll 8  // loads under way at a time
+    for (int i = 0; i < count; ++i) {
+      const float weight = ptx::shuffle(lane_weight, i);
+      const float2* part = reinterpret_cast<const float2*>(
+          pointer<float>(params.partial_out) + (static_cast<long long>(first + i) * params.q_heads + head) * dim + lane * columns);
+      sum += weight;
+#pragma unroll
+      for (int c = 0; c < columns / 2; ++c) {
+        const float2 x = part[c];
+        output[2 * c] = ptx::multiply_add(x.x, weight, output[2 * c]);
+        output[2 * c + 1] = ptx::multiply_add(x.y, weight, output[2 * c + 1]);
+      }
+    }
   }
   const float factor = normaliser(sum, 0.f, false);
   unsigned char* out = static_cast<unsigned char*>(params.out) + 2 * (token * static_cast<long long>(params.out_token_stride) + head * dim);

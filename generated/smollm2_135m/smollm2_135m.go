@@ -20,7 +20,7 @@
 //	extend      extend_sm80_r128k64s2w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
 //	decode      decode_sm80_r16k16s2w4.cu
-//	decode      decode_sm90_r16k32s8w10.cu
+//	decode      decode_sm90_r16k64s4w7.cu
 //	merge       merge_sm80.cu
 //	materialise materialise_sm80.cu
 package smollm2_135m
@@ -41,7 +41,7 @@ import (
 //go:embed extend_sm80_r128k64s2w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
 //go:embed decode_sm80_r16k16s2w4.cu
-//go:embed decode_sm90_r16k32s8w10.cu
+//go:embed decode_sm90_r16k64s4w7.cu
 //go:embed merge_sm80.cu
 //go:embed materialise_sm80.cu
 var files embed.FS
@@ -166,17 +166,17 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindDecode,
-				Entry:       "kgen_smollm2_135m_decode_sm90_r16k32s8w10",
-				File:        "decode_sm90_r16k32s8w10.cu",
+				Entry:       "kgen_smollm2_135m_decode_sm90_r16k64s4w7",
+				File:        "decode_sm90_r16k64s4w7.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
 				Rows:        16,
-				Keys:        32,
-				Stages:      8,
-				Warps:       10,
+				Keys:        64,
+				Stages:      4,
+				Warps:       7,
 				Group:       Group,
-				SharedBytes: 100352,
-				Source:      read("decode_sm90_r16k32s8w10.cu"),
+				SharedBytes: 91136,
+				Source:      read("decode_sm90_r16k64s4w7.cu"),
 			},
 			{
 				Kind:        abi.KindMerge,

@@ -76,7 +76,9 @@
 #define KGEN_SMOLLM2_135M_PREFILL_SM80_ROWS 128  // of a tile: query tokens of an item x group, at most
 
 // prefill attends from many query tokens; its tile suits a chunk that is encoded alone.
-// Takes KgenAttendParams; the grid is (item_count, kv_heads).
+// Takes KgenAttendParams; the grid is (blocks, 1): one block a
+// multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
+// with 128-byte swizzle: dimensions (dim, page size, KV heads, pages), boxes (64, 16, 1, 1).
 // Machine code: prefill_sm90_r128k128s2w12.sm_90a.cubin
 #define KGEN_SMOLLM2_135M_PREFILL_SM90_ENTRY "kgen_smollm2_135m_prefill_sm90_r128k128s2w12"
 #define KGEN_SMOLLM2_135M_PREFILL_SM90_THREADS 384
@@ -92,7 +94,9 @@
 #define KGEN_SMOLLM2_135M_EXTEND_SM80_ROWS 128  // of a tile: query tokens of an item x group, at most
 
 // extend attends from a block of query tokens to many segments and to the block's own tokens.
-// Takes KgenAttendParams; the grid is (item_count, kv_heads).
+// Takes KgenAttendParams; the grid is (blocks, 1): one block a
+// multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
+// with 128-byte swizzle: dimensions (dim, page size, KV heads, pages), boxes (64, 16, 1, 1).
 // Machine code: extend_sm90_r128k128s2w12.sm_90a.cubin
 #define KGEN_SMOLLM2_135M_EXTEND_SM90_ENTRY "kgen_smollm2_135m_extend_sm90_r128k128s2w12"
 #define KGEN_SMOLLM2_135M_EXTEND_SM90_THREADS 384
@@ -108,11 +112,13 @@
 #define KGEN_SMOLLM2_135M_DECODE_SM80_ROWS 16  // of a tile: query tokens of an item x group, at most
 
 // decode attends from one query token of each sequence, its keys split over many blocks.
-// Takes KgenAttendParams; the grid is (item_count, kv_heads).
-// Machine code: decode_sm90_r16k32s8w10.sm_90a.cubin
-#define KGEN_SMOLLM2_135M_DECODE_SM90_ENTRY "kgen_smollm2_135m_decode_sm90_r16k32s8w10"
-#define KGEN_SMOLLM2_135M_DECODE_SM90_THREADS 320
-#define KGEN_SMOLLM2_135M_DECODE_SM90_SHARED_BYTES 100352
+// Takes KgenAttendParams; the grid is (blocks, 1): one block a
+// multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
+// with 128-byte swizzle: dimensions (dim, page size, KV heads, pages), boxes (64, 16, 1, 1).
+// Machine code: decode_sm90_r16k64s4w7.sm_90a.cubin
+#define KGEN_SMOLLM2_135M_DECODE_SM90_ENTRY "kgen_smollm2_135m_decode_sm90_r16k64s4w7"
+#define KGEN_SMOLLM2_135M_DECODE_SM90_THREADS 224
+#define KGEN_SMOLLM2_135M_DECODE_SM90_SHARED_BYTES 91136
 #define KGEN_SMOLLM2_135M_DECODE_SM90_ROWS 16  // of a tile: query tokens of an item x group, at most
 
 // merge turns the partial results of split keys into outputs.
