@@ -77,8 +77,8 @@ var mutations = []mutation{
 
 	// Softmax, rows, results.
 	{"output not rescaled", spec.Extend, spec.Segment,
-		"output.scale_rows(rescale);", ";", false},
-	{"sum not rescaled", spec.Prefill, spec.Segment, "ptx::multiply_add(sum[m][h], rescale[m][h], added)", "sum[m][h] + added", false},
+		"output.scale_row(m, h, weigh_row(scores, m, h, scale_log2));", "weigh_row(scores, m, h, scale_log2);", false},
+	{"sum not rescaled", spec.Prefill, spec.Segment, "ptx::multiply_add(sum[m][h], rescale, added)", "sum[m][h] + added", false},
 	{"half of a row's lanes summed", spec.Decode, spec.Segment, "sum[m][h] += ptx::shuffle_xor(sum[m][h], 2);", remove, false},
 	{"heads of a group in another order", spec.Extend, spec.Segment,
 		"kv_head * Config::group + row % Config::group", "row % Config::group * params.kv_heads + kv_head", false},

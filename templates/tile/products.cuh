@@ -21,14 +21,16 @@ struct Accumulator {
         for (int i = 0; i < 4; ++i) block[m][n][i] = 0.f;
   }
 
-  // factor[m][h] belongs to the lane's row g + 8h of block m.
+  // Scales the lane's row g + 8h of block m.
+  __device__ __forceinline__ void scale_row(int m, int h, float factor) {
+#pragma unroll
+    for (int n = 0; n < Columns / 8; ++n) block[m][n][2 * h] *= factor, block[m][n][2 * h + 1] *= factor;
+  }
   __device__ __forceinline__ void scale_rows(const float (&factor)[MTiles][2]) {
 #pragma unroll
     for (int m = 0; m < MTiles; ++m)
 #pragma unroll
-      for (int n = 0; n < Columns / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) block[m][n][i] *= factor[m][i / 2];
+      for (int h = 0; h < 2; ++h) scale_row(m, h, factor[m][h]);
   }
 };
 
