@@ -231,8 +231,11 @@ func (b *Builder) sort() {
 	b.sorted = resize(b.sorted, len(b.items))
 	for i := 0; i < len(b.keys); {
 		bucket, n := b.alike(i, most, shift)
-		b.buckets[bucket+1] -= n // from its end: where keys are causal, later items are heavier
-		copy(b.sorted[b.buckets[bucket+1]:], b.items[i:i+int(n)])
+		// From the bucket's end: where keys are causal, later items are heavier.
+		for _, item := range b.items[i : i+int(n)] {
+			b.buckets[bucket+1]--
+			b.sorted[b.buckets[bucket+1]] = item
+		}
 		i += int(n)
 	}
 	b.items, b.sorted = b.sorted, b.items

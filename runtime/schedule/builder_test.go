@@ -215,3 +215,23 @@ func batch(n, segments int, tokens func() int32) []schedule.Sequence {
 	}
 	return sequences
 }
+
+// A causal prefill's items come heaviest first to the last one: a light block must
+// be what the device ends with.
+func TestCausalItemsDescend(t *testing.T) {
+	positions := make([]int32, 16384)
+	for i := range positions {
+		positions[i] = int32(i)
+	}
+	l, err := schedule.Build([]schedule.Sequence{{
+		Positions: positions, Segments: []schedule.Segment{{Tokens: 16384, Own: true}},
+	}}, schedule.Options{Rows: 128, Group: 4, Causal: true, MaxPosition: 1 << 20, PageSize: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 1; i < len(l.Items); i++ {
+		if l.Items[i].QIndex > l.Items[i-1].QIndex {
+			t.Fatalf("item %d begins at query token %d, the one before it at %d", i, l.Items[i].QIndex, l.Items[i-1].QIndex)
+		}
+	}
+}
