@@ -7,7 +7,7 @@ SPECS  := specs/llama2_7b.yaml specs/llama3.yaml specs/smollm2_135m.yaml
 RACE   := ./runtime/... ./gen/build ./gen/subprocess ./gen/toolchain
 CASES  ?= 500
 
-.PHONY: all kgen compiler toolchain test lint generate device-test clean
+.PHONY: all kgen compiler toolchain test lint generate gorgonia device-test clean
 
 # Build Llama-3's kernels and check them on the CPU.
 all: kgen compiler
@@ -28,7 +28,7 @@ toolchain: kgen
 # Tests that need a compiler for kernels, or a C++ compiler, skip where there is none.
 test: compiler
 	$(GO) test ./...
-	@if $(GO) env CC | xargs command -v >/dev/null; then set -x; CGO_ENABLED=1 $(GO) test -race $(RACE); \
+	@if $(GO) env CC | xargs command -v >/dev/null; then set -x; KGEN_SERVE_OPERATIONS=100000 CGO_ENABLED=1 $(GO) test -race $(RACE); \
 	else echo "no C compiler: go test -race is left out"; fi
 
 lint:
@@ -39,6 +39,11 @@ lint:
 # The committed output of the shipped specs.
 generate: toolchain
 	$(KGEN) build $(SPECS) --compiler nvrtc
+
+# The device by gorgonia.org/cu, compiled and tested against CUDA's headers and a
+# stand-in driver.
+gorgonia:
+	tests/gorgonia/build.sh
 
 # For a machine with an NVIDIA GPU.
 device-test: kgen compiler

@@ -435,14 +435,16 @@ struct Accumulator {
         for (int i = 0; i < 4; ++i) block[m][n][i] = 0.f;
   }
 
-  // factor[m][h] belongs to the lane's row g + 8h of block m.
+  // Scales the lane's row g + 8h of block m.
+  __device__ __forceinline__ void scale_row(int m, int h, float factor) {
+#pragma unroll
+    for (int n = 0; n < Columns / 8; ++n) block[m][n][2 * h] *= factor, block[m][n][2 * h + 1] *= factor;
+  }
   __device__ __forceinline__ void scale_rows(const float (&factor)[MTiles][2]) {
 #pragma unroll
     for (int m = 0; m < MTiles; ++m)
 #pragma unroll
-      for (int n = 0; n < Columns / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) block[m][n][i] *= factor[m][i / 2];
+      for (int h = 0; h < 2; ++h) scale_row(m, h, factor[m][h]);
   }
 };
 
@@ -787,45 +789,50 @@ struct Softmax {
       for (int h = 0; h < 2; ++h) maximum[m][h] = -ptx::infinity(), sum[m][h] = 0.f;
   }
 
-  // Turns a tile of scores into weights. The output so far is to be multiplied by
-  // `rescale`, row by row. scale_log2 is the factor from a score to its exponent of
-  // 2; it is positive.
+  // Turns the scores of the lane's row h of block m into weights and returns the
+  // factor for the row's output so far. scale_log2 is the factor from a score to its
+  // exponent of 2; it is positive.
+  template <int Keys>
+  __device__ __forceinline__ float weigh_row(Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) {
+    float top = scores.block[m][0][2 * h];
+#pragma unroll
+    for (int n = 0; n < Keys / 8; ++n) top = ptx::maximum(top, ptx::maximum(scores.block[m][n][2 * h], scores.block[m][n][2 * h + 1]));
+    top = ptx::maximum(top, ptx::shuffle_xor(top, 1));
+    top = ptx::maximum(top, ptx::shuffle_xor(top, 2));
+    top = ptx::maximum(top, maximum[m][h]);
+    // A row that has seen no key yet has maximum -inf; -inf - -inf is NaN.
+    const float shift = top == -ptx::infinity() ? 0.f : top * scale_log2;
+    const float rescale = ptx::exp2_approx(ptx::multiply_add(maximum[m][h], scale_log2, -shift));
+    maximum[m][h] = top;
+    float added = 0.f;
+#pragma unroll
+    for (int n = 0; n < Keys / 8; ++n) {
+#pragma unroll
+      for (int i = 2 * h; i < 2 * h + 2; ++i) {
+        scores.block[m][n][i] = ptx::exp2_approx(ptx::multiply_add(scores.block[m][n][i], scale_log2, -shift));
+        added += scores.block[m][n][i];
+      }
+    }
+    sum[m][h] = ptx::multiply_add(sum[m][h], rescale, added);
+    return rescale;
+  }
+
+  // The same for all rows. The output so far is to be multiplied by `rescale`.
   template <int Keys>
   __device__ __forceinline__ void weigh(Accumulator<MTiles, Keys>& scores, float (&rescale)[MTiles][2], float scale_log2) {
 #pragma unroll
-    for (int m = 0; m < MTiles; ++m) {
+    for (int m = 0; m < MTiles; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float top = scores.block[m][0][2 * h];
-#pragma unroll
-        for (int n = 0; n < Keys / 8; ++n) top = ptx::maximum(top, ptx::maximum(scores.block[m][n][2 * h], scores.block[m][n][2 * h + 1]));
-        top = ptx::maximum(top, ptx::shuffle_xor(top, 1));
-        top = ptx::maximum(top, ptx::shuffle_xor(top, 2));
-        top = ptx::maximum(top, maximum[m][h]);
-        // A row that has seen no key yet has maximum -inf; -inf - -inf is NaN.
-        const float shift = top == -ptx::infinity() ? 0.f : top * scale_log2;
-        rescale[m][h] = ptx::exp2_approx(ptx::multiply_add(maximum[m][h], scale_log2, -shift));
-        maximum[m][h] = top;
-        float added = 0.f;
-#pragma unroll
-        for (int n = 0; n < Keys / 8; ++n) {
-#pragma unroll
-          for (int i = 2 * h; i < 2 * h + 2; ++i) {
-            scores.block[m][n][i] = ptx::exp2_approx(ptx::multiply_add(scores.block[m][n][i], scale_log2, -shift));
-            added += scores.block[m][n][i];
-          }
-        }
-        sum[m][h] = ptx::multiply_add(sum[m][h], rescale[m][h], added);
-      }
-    }
+      for (int h = 0; h < 2; ++h) rescale[m][h] = weigh_row(scores, m, h, scale_log2);
   }
 
   // The same, and rescales the output.
   template <int Keys, int Dim>
   __device__ __forceinline__ void update(Accumulator<MTiles, Keys>& scores, Accumulator<MTiles, Dim>& output, float scale_log2) {
-    float rescale[MTiles][2];
-    weigh(scores, rescale, scale_log2);
-    output.scale_rows(rescale);
+#pragma unroll
+    for (int m = 0; m < MTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) output.scale_row(m, h, weigh_row(scores, m, h, scale_log2));
   }
 
   template <int Threads>
