@@ -28,7 +28,7 @@ toolchain: kgen
 # Tests that need a compiler for kernels, or a C++ compiler, skip where there is none.
 test: compiler
 	$(GO) test ./...
-	@if $(GO) env CC | xargs command -v >/dev/null; then set -x; KGEN_SERVE_OPERATIONS=100000 CGO_ENABLED=1 $(GO) test -race $(RACE); \
+	@if command -v "$$($(GO) env CC)" >/dev/null; then set -x; KGEN_SERVE_OPERATIONS=100000 CGO_ENABLED=1 $(GO) test -race $(RACE); \
 	else echo "no C compiler: go test -race is left out"; fi
 
 lint:
