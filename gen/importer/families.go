@@ -31,6 +31,7 @@ var families = map[string]family{
 			"output_router_logits router_aux_loss_coef")},
 	"phi3": {architecture: "Phi3", kvHeads: true, headDim: true, partial: true, ownCode: true, window: everyLayer,
 		inert: map[string]string{"embd_pdrop": "", "resid_pdrop": "", "lm_head_bias": "", "full_attn_mod": "1", "interpolate_factor": "1"}},
+	"gemma": {architecture: "Gemma", window: noWindow, inert: anyOf("hidden_activation")},
 	"gemma2": {architecture: "Gemma2", softCap: true, window: byLayerTypes, inert: anyOf(
 		"cache_implementation final_logit_softcapping hidden_activation")},
 }

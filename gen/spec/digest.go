@@ -47,6 +47,7 @@ func canonical(s Spec) string {
 	line("sink_logits", s.Masks.SinkLogits)
 	line("soft_cap", s.Masks.SoftCap)
 	line("scale", s.Scale)
+	line("sharing", s.Sharing)
 	line("kernels", join(s.Kinds))
 	line("targets", join(s.Targets))
 	for _, k := range AllKinds {

@@ -35,6 +35,9 @@ func Marshal(s Spec) []byte {
 		w.line("scale", number64(s.Scale))
 	}
 	w.b.WriteByte('\n')
+	if s.Sharing == Bitwise {
+		w.line("sharing", s.Sharing)
+	}
 	if !slices.Equal(s.Kinds, AllKinds) {
 		w.line("kernels", "["+join(s.Kinds)+"]")
 	}

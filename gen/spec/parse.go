@@ -29,7 +29,7 @@ const (
 	vectorDims    = 8 // dimensions that a kernel moves at a time
 )
 
-var headDims = []int{64, 128}
+var headDims = []int{64, 128, 256}
 
 // Parse reads a spec. file is its name for messages alone. The error is
 // Errors: everything that is wrong, in the file's order.
@@ -54,6 +54,7 @@ func (r *reader) spec(root *yaml.Node) Spec {
 		Rule:    rope.Rule{Pairing: rope.Half},
 		Cache:   Cache{PageSize: 16, Layout: NHD, Encoding: Segment},
 		Masks:   Masks{Causal: true},
+		Sharing: Fastest,
 		Kinds:   slices.Clone(AllKinds),
 		Targets: []Target{"sm_80", "sm_90a"},
 	}
@@ -64,8 +65,9 @@ func (r *reader) spec(root *yaml.Node) Spec {
 		{"cache", false, r.cache(&s.Cache)},
 		{"masks", false, r.masks(&s.Masks)},
 		{"scale", false, r.positive(&s.Scale)},
-		{"kernels", false, words(r, &s.Kinds, AllKinds, refuseKind)},
-		{"targets", false, words(r, &s.Targets, AllTargets, nil)},
+		{"sharing", false, word(r, &s.Sharing, []Sharing{Fastest, Bitwise}, nil)},
+		{"kernels", false, words(r, &s.Kinds, AllKinds)},
+		{"targets", false, words(r, &s.Targets, AllTargets)},
 		{"tiles", false, r.tiles(&s.Tiles)},
 	}, nil)
 	r.resolve(&s)
@@ -86,6 +88,9 @@ func (r *reader) resolve(s *Spec) {
 	case m.Group() > maxGroup:
 		r.fail("model.kv_heads", "%d query heads share one KV head; at most %d can", m.Group(), maxGroup)
 	}
+	if r.ok("model.head_dim", "model.v_head_dim") && m.VHeadDim > m.HeadDim {
+		r.fail("model.v_head_dim", "%d is more than model.head_dim, %d", m.VHeadDim, m.HeadDim)
+	}
 	if s.Scale != 0 && (s.Scale < 1e-6 || s.Scale > 1e3) {
 		r.fail("scale", "%v is not from 1e-6 to 1000", s.Scale)
 	}
@@ -105,6 +110,14 @@ func (r *reader) resolve(s *Spec) {
 		if path := "tiles." + string(k); r.given(path) && r.ok("kernels") && !slices.Contains(s.Kinds, k) {
 			r.fail(path, "kernels does not list %s", k)
 		}
+	}
+	shares := slices.Contains(s.Kinds, SharedDecode)
+	switch {
+	case !r.ok("kernels"):
+	case shares && !slices.Contains(s.Kinds, Merge):
+		r.fail("kernels", "shared_decode needs merge too: its results are partial, always")
+	case !shares && r.given("sharing"):
+		r.fail("sharing", "kernels does not list shared_decode")
 	}
 }
 
@@ -242,13 +255,6 @@ func refuseRope(word string) string {
 	return ""
 }
 
-func refuseKind(word string) string {
-	if word == "shared_decode" {
-		return "shared_decode is not in this version"
-	}
-	return ""
-}
-
 func (r *reader) cache(c *Cache) func(*yaml.Node, string) {
 	return func(n *yaml.Node, path string) {
 		r.section(n, path, []field{
@@ -361,9 +367,17 @@ func CheckName(name string) string {
 		return fmt.Sprintf("%s has a meaning of its own in C++; choose another name", name)
 	case slices.Contains([]string{"main", "internal", "vendor", "testdata"}, name) || strings.HasSuffix(name, "_test"):
 		return fmt.Sprintf("the Go tool treats a package called %s as a special one; choose another name", name)
+	case slices.Contains(goPlatforms, name[strings.LastIndexByte(name, '_')+1:]) && strings.Contains(name, "_"):
+		return fmt.Sprintf("the Go tool would build %s.go for that platform alone; choose another name", name)
 	}
 	return ""
 }
+
+// goPlatforms are the operating systems and architectures that Go knows or knew,
+// at the end of a file's name.
+var goPlatforms = strings.Fields(`aix android darwin dragonfly freebsd hurd illumos ios js linux nacl netbsd openbsd
+	plan9 solaris wasip1 windows zos 386 amd64 amd64p32 arm armbe arm64 arm64be loong64 mips mipsle mips64 mips64le
+	mips64p32 mips64p32le ppc ppc64 ppc64le riscv riscv64 s390 s390x sparc sparc64 wasm`)
 
 // cppWords is the keywords of C++ that Go does not have.
 var cppWords = strings.Fields(`alignas alignof and and_eq asm auto bitand bitor catch char char8_t char16_t

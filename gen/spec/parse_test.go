@@ -64,6 +64,7 @@ func TestDefaults(t *testing.T) {
 			MaxPosition: rope.DefaultMaxPosition},
 		Cache:   Cache{16, NHD, Segment},
 		Masks:   Masks{Causal: true},
+		Sharing: Fastest,
 		Scale:   0.125,
 		Kinds:   AllKinds,
 		Targets: []Target{"sm_80", "sm_90a"},
@@ -86,9 +87,10 @@ func TestEveryFieldIsRead(t *testing.T) {
 		Cache:   Cache{1, HND, Raw},
 		Masks:   Masks{Causal: true, Window: 4096, SinkTokens: 4, SinkLogits: true, SoftCap: 50},
 		Scale:   0.0625,
-		Kinds:   []Kind{Append, Extend, Decode, Merge},
+		Sharing: Bitwise,
+		Kinds:   []Kind{Append, Extend, Decode, SharedDecode, Merge},
 		Targets: []Target{"sm_80", "sm_120a"},
-		Tiles:   map[Kind]Tile{Extend: {128, 64, 2, 8}, Decode: {Stages: 4}},
+		Tiles:   map[Kind]Tile{Extend: {128, 64, 2, 8}, Decode: {Stages: 4}, SharedDecode: {Keys: 32}},
 	}
 	if diff := cmp.Diff(want, s); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
@@ -120,7 +122,7 @@ func TestDigestIgnoresHowItIsWritten(t *testing.T) {
 	for _, text := range []string{
 		"# a comment\n" + small,
 		"rope: {theta: 1e4, type: \"default\"}\nmodel:\n  head_dim: 64\n  kv_heads: 2\n  query_heads: 8\nname: a\n",
-		small + "scale: 0.125\nkernels: [merge, materialise, append, prefill, extend, decode]\ntargets: [sm_90a, sm_80]\n",
+		small + "scale: 0.125\nkernels: [merge, materialise, append, prefill, extend, shared_decode, decode]\ntargets: [sm_90a, sm_80]\n",
 		small + "cache: {page_size: 16, layout: nhd, encoding: segment}\nmasks: {causal: true, sink_logits: false}\n",
 		small + "tiles: {decode: auto}\n",
 		strings.Replace(small, "10000", "10000, pairing: half, rotary_dim: 64, max_position: 1048576", 1),
@@ -139,7 +141,7 @@ func TestDigestSeesEveryField(t *testing.T) {
 		strings.Replace(small, "query_heads: 8", "query_heads: 4", 1),
 		strings.Replace(small, "kv_heads: 2", "kv_heads: 4", 1),
 		strings.Replace(small, "head_dim: 64", "head_dim: 128", 1),
-		strings.Replace(small, "head_dim: 64", "head_dim: 64, v_head_dim: 128", 1),
+		strings.Replace(small, "head_dim: 64", "head_dim: 128, v_head_dim: 64", 1),
 		strings.Replace(small, "head_dim: 64", "head_dim: 64, dtype: fp16", 1),
 		strings.Replace(small, "10000", "10000.0001", 1),
 		strings.Replace(small, "10000", "10000, pairing: interleaved", 1),
@@ -180,7 +182,8 @@ func TestWithEncoding(t *testing.T) {
 // first to have every field that is documented for it.
 func TestDocumentedExamples(t *testing.T) {
 	const file = "../../specs/README.md"
-	blocks := strings.Split(string(read(t, file)), "```yaml\n")[1:]
+	specs, _, _ := strings.Cut(string(read(t, file)), "\n## Tuned plans\n") // whose example is of another file
+	blocks := strings.Split(specs, "```yaml\n")[1:]
 	if len(blocks) != 2 {
 		t.Fatalf("%d examples", len(blocks))
 	}
@@ -204,7 +207,7 @@ func TestDocumentedExamples(t *testing.T) {
 		}
 		for _, field := range []string{"model.v_head_dim", "model.dtype", "cache.page_size", "cache.layout", "cache.encoding",
 			"masks.causal", "masks.window", "masks.sink_tokens", "masks.sink_logits", "masks.soft_cap",
-			"scale", "kernels", "targets", "tiles.prefill", "tiles.extend.rows", "tiles.extend.keys", "tiles.extend.stages",
+			"scale", "sharing", "kernels", "targets", "tiles.prefill", "tiles.extend.rows", "tiles.extend.keys", "tiles.extend.stages",
 			"tiles.extend.warps", "tiles.decode.stages"} {
 			if s.Positions[field].Line == 0 {
 				t.Errorf("the example has no %s", field)

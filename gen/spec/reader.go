@@ -121,12 +121,12 @@ func (r *reader) list(n *yaml.Node, path string, read func(n *yaml.Node, path st
 }
 
 // words reads a list of distinct words among valid, into the order of valid.
-func words[T ~string](r *reader, p *[]T, valid []T, refuse func(word string) string) func(*yaml.Node, string) {
+func words[T ~string](r *reader, p *[]T, valid []T) func(*yaml.Node, string) {
 	return func(n *yaml.Node, path string) {
 		seen := map[T]bool{}
 		r.list(n, path, func(n *yaml.Node, at string) {
 			var w T
-			word(r, &w, valid, refuse)(n, at)
+			word(r, &w, valid, nil)(n, at)
 			if w == "" {
 				r.bad[path] = true
 				return

@@ -16,6 +16,7 @@ type Spec struct {
 	Cache   Cache
 	Masks   Masks
 	Scale   float64       // score scale without the RoPE attention factor; default 1/sqrt(head dim)
+	Sharing Sharing       // has no effect without SharedDecode among Kinds
 	Kinds   []Kind        // in the order of AllKinds
 	Targets []Target      // in the order of AllTargets
 	Tiles   map[Kind]Tile // kinds given by hand; a kind that is absent is auto
@@ -87,23 +88,32 @@ type Masks struct {
 	SoftCap    float64 // score = cap * tanh(score / cap); 0: none
 }
 
+// Sharing says how chunks that several sequences hold are read by a schedule.
+type Sharing string
+
+const (
+	Fastest Sharing = "fastest" // once for all who hold them, where that is expected to be faster
+	Bitwise Sharing = "bitwise" // so that a sequence's results have the same bits whoever else holds its chunks
+)
+
 // Kind is a kernel kind.
 type Kind string
 
 const (
-	Append      Kind = "append"
-	Prefill     Kind = "prefill"
-	Extend      Kind = "extend"
-	Decode      Kind = "decode"
-	Merge       Kind = "merge"
-	Materialise Kind = "materialise"
+	Append       Kind = "append"
+	Prefill      Kind = "prefill"
+	Extend       Kind = "extend"
+	Decode       Kind = "decode"
+	SharedDecode Kind = "shared_decode"
+	Merge        Kind = "merge"
+	Materialise  Kind = "materialise"
 )
 
 // AllKinds is every kind of this version, in the order of output.
-var AllKinds = []Kind{Append, Prefill, Extend, Decode, Merge, Materialise}
+var AllKinds = []Kind{Append, Prefill, Extend, Decode, SharedDecode, Merge, Materialise}
 
 // TiledKinds is the kinds that a spec can give tiles for.
-var TiledKinds = []Kind{Prefill, Extend, Decode}
+var TiledKinds = []Kind{Prefill, Extend, Decode, SharedDecode}
 
 // Target is an architecture that cubins are made for, such as sm_90a.
 type Target string
