@@ -24,10 +24,10 @@ const Visible = 1 << 30
 // writes Out itself.
 const Final = -1
 
-// AttendParams launches prefill, extend and decode.
+// AttendParams launches prefill, extend, decode and shared_decode.
 // The grid is (ItemCount, KVHeads), or for family sm90 any number of blocks, among
 // which the pairs of an item and a KV head are shared out; items with QCount 0 do
-// nothing.
+// nothing, and come last.
 type AttendParams struct {
 	Q          DevicePtr // [tokens][query heads][head dim], un-rotated; element type of the spec
 	KCache     DevicePtr // pages, see the spec's cache layout
@@ -45,17 +45,24 @@ type AttendParams struct {
 	KMap       DevicePtr // tensor map of KCache, 128 bytes; null but for family sm90
 	VMap       DevicePtr // tensor map of VCache, 128 bytes; null but for family sm90
 
+	Members       DevicePtr // Member []: the query tokens of shared_decode's items; null for the other kinds
+	MemberOffsets DevicePtr // int32 []: see Run.Offset; null but for shared_decode
+
 	QTokenStride   int32   // elements from one token to the next in Q
 	OutTokenStride int32   // elements from one token to the next in Out
 	KVHeads        int32   // query heads are KVHeads * group
 	ItemCount      int32   // grid size
 	Scale          float32 // score scale, the RoPE attention factor of full rotation included
 	RopeScale      float32 // factor on the rotated dimensions of the query; 1 but for scaled partial rotation
+	RunCount       int32   // of Runs, and
+	PageCount      int32   // of PageTable: elements that are worth reading ahead of their use; 0 is as right, and slower
 }
 
-// Item is one work item: a tile of query tokens against a list of runs.
+// Item is one work item: a tile of query tokens against a list of runs. One of
+// shared_decode names its query tokens by Members: QBegin and QCount count members,
+// each with a slot of its own; QIndex, Item.Slot and SlotStride are 0.
 type Item struct {
-	QBegin     int32 // first query token
+	QBegin     int32 // first query token, or first member
 	QCount     int32 // query tokens, at most tile rows / group; 0 for a padding item
 	QIndex     int32 // index of QBegin in its sequence's block of query tokens, for Run.Causal
 	RunBegin   int32 // first run
@@ -65,12 +72,19 @@ type Item struct {
 	Reserved   int32
 }
 
+// Member is one query token of an item of shared_decode; a token that stands in
+// several items has a slot for each.
+type Member struct {
+	Token int32 // query token
+	Slot  int32 // partial slot of its results
+}
+
 // Run is a token range of one segment inside a work item.
 type Run struct {
 	Page     int32 // index in PageTable of the segment's first page
 	Begin    int32 // first token, counted from the start of the segment; the start of a page
 	End      int32 // one past the last token
-	Offset   int32 // position of the segment's token 0 in the sequence
+	Offset   int32 // position of the segment's token 0 in the sequence; shared_decode: index in MemberOffsets of those positions, one for each member of the item
 	Causal   int32 // token l is seen by query token i of the block iff l <= i + Causal
 	Reserved [3]int32
 }

@@ -15,7 +15,7 @@ var Source string
 
 // Version counts the layouts of this package's structs and the meanings of
 // their fields. Generated code holds its sources to it.
-const Version = 2
+const Version = 4
 
 // Struct is the memory layout of one launch-parameter or work-list struct.
 type Struct struct {
@@ -39,6 +39,7 @@ func Structs() []Struct {
 	types := []reflect.Type{
 		reflect.TypeFor[AttendParams](),
 		reflect.TypeFor[Item](),
+		reflect.TypeFor[Member](),
 		reflect.TypeFor[Run](),
 		reflect.TypeFor[AppendParams](),
 		reflect.TypeFor[MergeParams](),

@@ -20,6 +20,24 @@ type Manifest struct {
 	Compiler   Compiler         `json:"compiler"`
 	Flags      []string         `json:"flags"` // given to the compiler beside the target
 	Kernels    []ManifestKernel `json:"kernels"`
+	Tuned      []ManifestTuned  `json:"tuned,omitempty"` // by GPU model
+}
+
+// ManifestTuned is the kernels that were measured to be the fastest on a GPU model.
+type ManifestTuned struct {
+	GPU   string         `json:"gpu"` // as the driver gives it
+	Rules []ManifestRule `json:"rules"`
+}
+
+// ManifestRule is a kernel for sequences up to some lengths. Of one kind, the first
+// that a sequence is within is used.
+type ManifestRule struct {
+	Kind   Kind   `json:"kind"`
+	Query  int    `json:"query,omitempty"` // the most query tokens; 0: any number
+	Keys   int    `json:"keys,omitempty"`  // the most tokens of KV; 0: any number
+	Entry  string `json:"entry"`
+	Fill   int    `json:"fill,omitempty"`   // blocks that a sequence is cut for, in percent of the multiprocessors; 0: as many as they hold
+	Tokens int    `json:"tokens,omitempty"` // of the smallest part of a sequence; 0: max(4 keys of a tile, 256)
 }
 
 // Compiler is what turned source into machine code.
@@ -47,11 +65,13 @@ type ManifestPlan struct {
 	Keys   int `json:"keys"`   // keys of a tile
 	Stages int `json:"stages"` // K/V tiles in flight
 	Warps  int `json:"warps"`
+	Blocks int `json:"blocks,omitempty"` // of a persistent grid, a multiprocessor; 0: 1
 }
 
 // ManifestTarget is one kernel's machine code for one target and what it uses.
 type ManifestTarget struct {
 	Target      string `json:"target"`
+	Tuned       bool   `json:"tuned,omitempty"`     // only a tuned table chooses the kernel here
 	CubinSHA256 string `json:"cubin_sha256"`        // hexadecimal
 	Registers   int    `json:"registers"`           // a thread
 	StaticBytes int    `json:"static_shared_bytes"` // shared memory besides the dynamic, a block
@@ -66,12 +86,13 @@ type Kind string
 
 // The attention kinds have every field of a plan; the others have Warps alone.
 const (
-	KindAppend      Kind = "append"
-	KindPrefill     Kind = "prefill"
-	KindExtend      Kind = "extend"
-	KindDecode      Kind = "decode"
-	KindMerge       Kind = "merge"
-	KindMaterialise Kind = "materialise"
+	KindAppend       Kind = "append"
+	KindPrefill      Kind = "prefill"
+	KindExtend       Kind = "extend"
+	KindDecode       Kind = "decode"
+	KindSharedDecode Kind = "shared_decode"
+	KindMerge        Kind = "merge"
+	KindMaterialise  Kind = "materialise"
 )
 
 // Encode returns the manifest as indented JSON that ends in a newline. It sets
