@@ -128,6 +128,24 @@ func (c Cache) GetOrBuild(ctx context.Context, key Key, build func(context.Conte
 	return entry, false, c.put(key, entry)
 }
 
+// Rebuild calls build and stores the result, whatever is there: for a caller to whom
+// an entry is not good enough.
+func (c Cache) Rebuild(ctx context.Context, key Key, build func(context.Context) (Entry, error)) (Entry, error) {
+	if c.Dir == "" {
+		return build(ctx)
+	}
+	unlock, err := c.lock(ctx, key)
+	if err != nil {
+		return Entry{}, err
+	}
+	defer unlock()
+	entry, err := build(ctx)
+	if err != nil {
+		return Entry{}, err
+	}
+	return entry, c.put(key, entry)
+}
+
 func (c Cache) path(key Key, suffix string) string {
 	return filepath.Join(c.Dir, key.String()+suffix)
 }

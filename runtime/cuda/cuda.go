@@ -73,4 +73,8 @@ type LaunchConfig struct {
 	GridX, GridY, GridZ int
 	Threads             int // per block
 	SharedBytes         int // dynamic shared memory per block
+	// Early lets the kernel start before the one ahead of it on the stream has ended, if
+	// that allows it and the device can. Every thread of the kernel must then wait by
+	// itself (griddepcontrol.wait) before it uses what work ahead made, and before it ends.
+	Early bool
 }

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/kgen-project/kgen/runtime/abi"
@@ -46,6 +47,33 @@ type Copier interface {
 	CopyToHostAsync(s Stream, dst []byte, src abi.DevicePtr, b Blocks) error
 	CopyFromHostAsync(s Stream, dst abi.DevicePtr, src []byte, b Blocks) error
 }
+
+// EventDevice is a Device that tells when its work has got to a mark in a
+// stream, while the work behind the mark goes on.
+type EventDevice interface {
+	Device
+	NewEvent() (Event, error)
+	DestroyEvent(e Event) error
+	// Record makes e the mark of all that is queued on s by now, and no more of
+	// what it marked before. s must not be captured.
+	Record(e Event, s Stream) error
+	// WaitEvent waits for what e marks, if it was ever recorded. A failure of that
+	// work is Synchronize's to report.
+	WaitEvent(ctx context.Context, e Event) error
+}
+
+// StreamFollower is an EventDevice whose streams wait for each other, and so can do
+// independent work at a time.
+type StreamFollower interface {
+	EventDevice
+	// Follow makes what is queued on s from now on wait for all that is queued on
+	// after by now, which e then marks. Where after is captured, s becomes a part of
+	// the capture, whose own stream must follow s again before it ends.
+	Follow(s, after Stream, e Event) error
+}
+
+// Event is a mark in a stream.
+type Event uintptr
 
 // Blocks is a number of equal pieces of memory at equal distances.
 type Blocks struct {

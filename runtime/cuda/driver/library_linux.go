@@ -46,10 +46,25 @@ func loadLibrary(file string) (*device.Library, error) {
 // kgen bundles, and those of the launch path, where reflection costs too much.
 func bindByHand(symbol string) bool {
 	switch symbol {
-	case "cuLaunchKernel", "cuModuleLoadDataEx", "cuTensorMapEncodeTiled", "cuMemcpy2DAsync_v2", "cuCtxSetCurrent", "cuGraphLaunch":
+	case "cuLaunchKernel", "cuLaunchKernelEx", "cuModuleLoadDataEx", "cuTensorMapEncodeTiled", "cuMemcpy2DAsync_v2", "cuCtxSetCurrent", "cuGraphLaunch":
 		return true
 	}
 	return false
+}
+
+// launchConfig is CUlaunchConfig.
+type launchConfig struct {
+	grid, block [3]uint32
+	shared      uint32
+	stream      uintptr
+	attributes  *launchAttribute
+	count       uint32
+}
+
+// launchAttribute is CUlaunchAttribute with a value of one number.
+type launchAttribute struct {
+	id, _ int32
+	value [16]int32 // the union's 64 bytes
 }
 
 func bindDirect(l *device.Library, address map[string]uintptr) {
@@ -59,6 +74,15 @@ func bindDirect(l *device.Library, address map[string]uintptr) {
 			uintptr(a.GridX), uintptr(a.GridY), uintptr(a.GridZ), uintptr(a.Threads), 1, 1,
 			uintptr(a.Shared), a.Stream, uintptr(unsafe.Pointer(&a.Params)), 0)
 		return device.Code(r)
+	}
+	if launchKernelEx := address["cuLaunchKernelEx"]; launchKernelEx != 0 {
+		l.LaunchKernelEx = func(a *device.Launch, attribute, value int32) device.Code {
+			with := launchAttribute{id: attribute, value: [16]int32{value}}
+			c := launchConfig{grid: [3]uint32{a.GridX, a.GridY, a.GridZ}, block: [3]uint32{a.Threads, 1, 1}, shared: a.Shared,
+				stream: a.Stream, attributes: &with, count: 1}
+			r, _, _ := purego.SyscallN(launchKernelEx, uintptr(unsafe.Pointer(&c)), a.Function, uintptr(unsafe.Pointer(&a.Params)), 0)
+			return device.Code(r)
+		}
 	}
 	loadData := address["cuModuleLoadDataEx"]
 	l.ModuleLoadDataEx = func(m *uintptr, image []byte, log *device.JITLog) device.Code {

@@ -19,6 +19,15 @@ static CUresult kgenLaunchKernel(uintptr_t f, unsigned x, unsigned y, unsigned z
   return cuLaunchKernel((CUfunction)f, x, y, z, threads, 1, 1, shared, (CUstream)stream, arguments, NULL);
 }
 
+static CUresult kgenLaunchKernelEx(uintptr_t f, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned shared,
+                                   uintptr_t stream, void *params, int attribute, int value) {
+  void *arguments[] = {params};
+  CUlaunchAttribute with = {.id = (CUlaunchAttributeID)attribute};
+  *(int *)&with.value = value;
+  CUlaunchConfig c = {x, y, z, threads, 1, 1, shared, (CUstream)stream, &with, 1};
+  return cuLaunchKernelEx(&c, (CUfunction)f, arguments, NULL);
+}
+
 static CUresult kgenMemcpy2D(size_t srcX, size_t srcY, int srcType, const void *srcHost, CUdeviceptr src, uintptr_t srcArray,
                              size_t srcPitch, size_t dstX, size_t dstY, int dstType, void *dstHost, CUdeviceptr dst,
                              uintptr_t dstArray, size_t dstPitch, size_t width, size_t height, uintptr_t stream) {
@@ -158,6 +167,11 @@ func library() *device.Library {
 			return device.Code(C.kgenLaunchKernel(C.uintptr_t(l.Function), C.uint(l.GridX), C.uint(l.GridY), C.uint(l.GridZ),
 				C.uint(l.Threads), C.uint(l.Shared), C.uintptr_t(l.Stream), unsafe.Pointer(params)))
 		},
+		LaunchKernelEx: func(l *device.Launch, attribute, value int32) device.Code {
+			params := l.Params[0]
+			return device.Code(C.kgenLaunchKernelEx(C.uintptr_t(l.Function), C.uint(l.GridX), C.uint(l.GridY), C.uint(l.GridZ),
+				C.uint(l.Threads), C.uint(l.Shared), C.uintptr_t(l.Stream), unsafe.Pointer(params), C.int(attribute), C.int(value)))
+		},
 		StreamCreate: func(s *uintptr, flags uint32) device.Code {
 			got, err := cu.MakeStream(cu.StreamFlags(flags))
 			*s = handle(got)
@@ -190,6 +204,10 @@ func library() *device.Library {
 		EventDestroy: func(event uintptr) device.Code {
 			e := as[cu.Event](event)
 			return code(cu.DestroyEvent(&e))
+		},
+		EventQuery: func(event uintptr) device.Code { return code(as[cu.Event](event).Query()) },
+		StreamWaitEvent: func(s, event uintptr, flags uint32) device.Code {
+			return code(as[cu.Stream](s).Wait(as[cu.Event](event), uint(flags)))
 		},
 		EventRecord: func(event, s uintptr) device.Code { return code(as[cu.Event](event).Record(as[cu.Stream](s))) },
 		EventElapsedTime: func(milliseconds *float32, start, end uintptr) device.Code {

@@ -113,9 +113,14 @@ func calls(l *device.Library) []call {
 			return l.LaunchKernel(&device.Launch{Function: 0x88, GridX: 1<<31 - 1, GridY: 2, GridZ: 3, Threads: 128, Shared: 5,
 				Stream: 0x99, Params: [1]*byte{device.CString("params")}})
 		}, "cuLaunchKernel 0x88 2147483647 2 3 128 1 1 5 0x99 params 0", nil, nil},
+		{func() device.Code {
+			return l.LaunchKernelEx(&device.Launch{Function: 0x88, GridX: 1<<31 - 1, GridY: 2, GridZ: 3, Threads: 128, Shared: 5,
+				Stream: 0x99, Params: [1]*byte{device.CString("params")}}, 6, -7)
+		}, "cuLaunchKernelEx 0x88 2147483647 2 3 128 1 1 5 0x99 1 6 -7 params 0", nil, nil},
 		{func() device.Code { return l.StreamCreate(&pointer, 1) }, "cuStreamCreate 1", func() any { return pointer }, uintptr(0x99)},
 		{func() device.Code { return l.StreamDestroy(0x99) }, "cuStreamDestroy_v2 0x99", nil, nil},
 		{func() device.Code { return l.StreamQuery(0x99) }, "cuStreamQuery 0x99", nil, nil},
+		{func() device.Code { return l.StreamWaitEvent(0x99, 0xcc, 0) }, "cuStreamWaitEvent 0x99 0xcc 0", nil, nil},
 		{func() device.Code { return l.BeginCapture(0x99, 1) }, "cuStreamBeginCapture_v2 0x99 1", nil, nil},
 		{func() device.Code { return l.EndCapture(0x99, &pointer) }, "cuStreamEndCapture 0x99", func() any { return pointer }, uintptr(0xaa)},
 		{func() device.Code { return l.GraphInstantiate(&pointer, 0xaa, 1<<40) }, "cuGraphInstantiateWithFlags 0xaa 1099511627776",
@@ -125,6 +130,7 @@ func calls(l *device.Library) []call {
 		{func() device.Code { return l.GraphExecDestroy(0xbb) }, "cuGraphExecDestroy 0xbb", nil, nil},
 		{func() device.Code { return l.EventCreate(&pointer, 3) }, "cuEventCreate 3", func() any { return pointer }, uintptr(0xcc)},
 		{func() device.Code { return l.EventDestroy(0xcc) }, "cuEventDestroy_v2 0xcc", nil, nil},
+		{func() device.Code { return l.EventQuery(0xcc) }, "cuEventQuery 0xcc", nil, nil},
 		{func() device.Code { return l.EventRecord(0xcc, 0x99) }, "cuEventRecord 0xcc 0x99", nil, nil},
 		{func() device.Code { return l.EventElapsedTime(&f32, 0xcc, 0xdd) }, "cuEventElapsedTime 0xcc 0xdd", func() any { return f32 }, float32(2.5)},
 		{func() device.Code {

@@ -29,7 +29,8 @@ type device struct {
 	context uintptr
 	info    cuda.Info
 
-	maxPitch int // of a copy in blocks
+	maxPitch int  // of a copy in blocks
+	early    bool // whether a kernel can start before the one ahead of it has ended
 
 	mu     sync.RWMutex // held for reading during each driver call
 	closed bool
@@ -38,6 +39,7 @@ type device struct {
 var (
 	_ cuda.GraphDevice  = (*device)(nil)
 	_ cuda.Copier       = (*device)(nil)
+	_ cuda.EventDevice  = (*device)(nil)
 	_ cuda.MemoryDevice = (*device)(nil)
 	_ cuda.TensorMapper = (*device)(nil)
 )
@@ -45,7 +47,7 @@ var (
 // Open opens the GPU with the given ordinal, counted from 0 over those that
 // the driver shows to this process. Without a driver or a GPU the error wraps
 // [cuda.ErrNoDevice]. The device also implements [cuda.GraphDevice],
-// [cuda.Copier], [cuda.MemoryDevice] and [cuda.TensorMapper].
+// [cuda.Copier], [cuda.EventDevice], [cuda.MemoryDevice] and [cuda.TensorMapper].
 //
 // Streams made by NewStream order themselves against the default stream, so
 // Upload and Download, which use that one, come after the work on all of them.
@@ -120,6 +122,9 @@ func (d *device) readInfo() error {
 	if err := d.lib.fail("cuDriverGetVersion", d.lib.DriverGetVersion(&version)); err != nil {
 		return err
 	}
+	// Older drivers have no such dependency in a graph, and launches may be captured.
+	const dependenciesInGraphs = 12030
+	d.early = d.info.Major >= 9 && version >= dependenciesInGraphs && d.lib.LaunchKernelEx != nil
 	d.info.Driver = fmt.Sprintf("CUDA %d.%d", version/1000, version%1000/10)
 	return nil
 }
@@ -235,11 +240,15 @@ func (d *device) DestroyStream(s cuda.Stream) error {
 // at intervals that grow with the time waited, up to a millisecond: a wait
 // inside the driver could not be given up when ctx ends.
 func (d *device) Synchronize(ctx context.Context, s cuda.Stream) error {
+	return d.poll(ctx, "cuStreamQuery", func(l *Library) Code { return l.StreamQuery(uintptr(s)) })
+}
+
+func (d *device) poll(ctx context.Context, call string, query func(l *Library) Code) error {
 	start := time.Now()
 	for {
 		var c Code
-		err := d.do("cuStreamQuery", func(l *Library) Code {
-			if c = l.StreamQuery(uintptr(s)); c == NotReady {
+		err := d.do(call, func(l *Library) Code {
+			if c = query(l); c == NotReady {
 				return Success
 			}
 			return c
@@ -248,7 +257,7 @@ func (d *device) Synchronize(ctx context.Context, s cuda.Stream) error {
 			return err
 		}
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("cuStreamQuery: work on the stream has not ended: %w", err)
+			return fmt.Errorf("%s: work on the stream has not ended: %w", call, err)
 		}
 		if waited := time.Since(start); waited < 100*time.Microsecond {
 			runtime.Gosched()

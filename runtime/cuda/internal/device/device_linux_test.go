@@ -3,7 +3,6 @@ package device
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"reflect"
 	"slices"
@@ -46,6 +45,11 @@ func everything(l *Library) (err error) {
 		return err
 	}
 	defer giveBack(func() error { return d.DestroyStream(s) })
+	e, err := d.NewEvent()
+	if err != nil {
+		return err
+	}
+	defer giveBack(func() error { return d.DestroyEvent(e) })
 	m, err := d.Load(cuda.Image{Name: "add", Cubin: []byte("\x7fELF...")})
 	if err != nil {
 		return err
@@ -55,8 +59,12 @@ func everything(l *Library) (err error) {
 	if err != nil {
 		return err
 	}
-	add := func() error {
-		return k.Launch(s, cuda.LaunchConfig{GridX: 3, GridY: 2, GridZ: 1, Threads: 128, SharedBytes: 100 << 10}, make([]byte, 8))
+	config := cuda.LaunchConfig{GridX: 3, GridY: 2, GridZ: 1, Threads: 128, SharedBytes: 100 << 10}
+	add := func() error { return k.Launch(s, config, make([]byte, 8)) }
+	addEarly := func() error {
+		early := config
+		early.Early = true
+		return k.Launch(s, early, make([]byte, 8))
 	}
 	steps := []func() error{
 		func() error { _, err := d.EncodeTensorMap(boxes); return err },
@@ -66,6 +74,10 @@ func everything(l *Library) (err error) {
 		func() error { return d.CopyToHostAsync(s, host, p, cuda.Blocks{Bytes: 8, Stride: 32, Count: 2}) },
 		func() error { return d.CopyFromHostAsync(s, p, host, cuda.Blocks{Bytes: 8, Stride: 41, Count: 2}) },
 		add,
+		addEarly,
+		func() error { return d.Record(e, s) },
+		func() error { return d.WaitEvent(ctx, e) },
+		func() error { return d.Follow(0, s, e) },
 		func() error { return d.Synchronize(ctx, s) },
 		func() error { _, err := d.Time(ctx, s, add); return err },
 		func() error { return d.Download(make([]byte, 64), p) },
@@ -112,7 +124,7 @@ func TestEveryCallFails(t *testing.T) {
 		call := strings.TrimSuffix(symbol, "_v2")
 		for nth := 1; nth <= calls; nth++ {
 			for _, c := range results.Codes {
-				if c == 0 || c == int32(NotReady) && symbol == "cuStreamQuery" {
+				if c == 0 || c == int32(NotReady) && strings.HasSuffix(symbol, "Query") {
 					continue
 				}
 				f := newFake()
@@ -282,60 +294,6 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-func TestLaunch(t *testing.T) {
-	f := newFake()
-	d := mustOpen(t, f)
-	m, err := d.Load(cuda.Image{Name: "add", Cubin: []byte(".ptx")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Unload()
-	if want := ".ptx\x00"; string(f.images[0]) != want {
-		t.Errorf("image %q, want %q", f.images[0], want)
-	}
-	k, err := m.Kernel("add")
-	if err != nil {
-		t.Fatal(err)
-	}
-	params := binary.LittleEndian.AppendUint64(nil, 0x0123456789abcdef)
-	for _, shared := range []int{0, 200 << 10, 100 << 10} {
-		err := k.Launch(5, cuda.LaunchConfig{GridX: 7, GridY: 8, GridZ: 9, Threads: 96, SharedBytes: shared}, params)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l := f.launches[len(f.launches)-1]
-		l.Params[0] = nil
-		want := Launch{Function: 1234, GridX: 7, GridY: 8, GridZ: 9, Threads: 96, Shared: uint32(shared), Stream: 5}
-		if l != want || !bytes.Equal(f.params[len(f.params)-1], params) {
-			t.Errorf("launched %+v, want %+v; parameters %x", l, want, f.params)
-		}
-	}
-	if f.shared[1234] != 200<<10 || f.calls["cuFuncSetAttribute"] != 1 {
-		t.Errorf("shared memory limit %d after %d calls", f.shared[1234], f.calls["cuFuncSetAttribute"])
-	}
-	tests := []struct {
-		name   string
-		config cuda.LaunchConfig
-		params []byte
-		text   string
-	}{
-		{"shared", cuda.LaunchConfig{GridX: 1, GridY: 1, GridZ: 1, Threads: 32, SharedBytes: 300 << 10}, params,
-			"add, grid (1, 1, 1), 32 threads, 307200 bytes of shared memory: cuFuncSetAttribute: CUDA_ERROR_INVALID_VALUE (1): " +
-				"described (a block of this device has at most 232448)"},
-		{"negative", cuda.LaunchConfig{GridX: -1, GridY: 1, GridZ: 1, Threads: 32}, params, "cuLaunchKernel: -1 is out of range"},
-		{"wide", cuda.LaunchConfig{GridX: 1<<32 + 1, GridY: 1, GridZ: 1, Threads: 32}, params, "4294967297 is out of range"},
-		{"no parameters", cuda.LaunchConfig{GridX: 1, GridY: 1, GridZ: 1, Threads: 32}, nil, "cuLaunchKernel: no parameters"},
-	}
-	for _, test := range tests {
-		if err := k.Launch(0, test.config, test.params); err == nil || !strings.Contains(err.Error(), test.text) {
-			t.Errorf("%s: error %v", test.name, err)
-		}
-	}
-	if _, err := m.Kernel("sub"); err == nil || !strings.Contains(err.Error(), "sub: cuModuleGetFunction: ") {
-		t.Errorf("absent entry: error %v", err)
-	}
-}
-
 var boxes = cuda.TensorMap{Base: 1 << 12, Dims: [4]int64{128, 8, 16, 1000}, Strides: [3]int64{256, 4096, 32768}, Box: [4]int{64, 1, 16, 4}}
 
 func TestTensorMap(t *testing.T) {
@@ -382,13 +340,16 @@ func TestLoadErrors(t *testing.T) {
 	}
 }
 
-func TestSynchronizeGivesUp(t *testing.T) {
+func TestWaitsGiveUp(t *testing.T) {
 	f := newFake()
 	d := mustOpen(t, f)
 	f.queries[5] = 1 << 40
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 	defer cancel()
 	if err := d.Synchronize(ctx, 5); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+	if err := d.WaitEvent(ctx, 5); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v", err)
 	}
 }

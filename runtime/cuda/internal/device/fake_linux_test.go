@@ -19,12 +19,13 @@ type fake struct {
 	held     map[uint64]string  // handle or address: what it is
 	owner    map[uint64]uintptr // handle or address: the context it was made in
 	current  map[int]uintptr    // thread: context
-	queries  map[uintptr]int    // stream: answers "not ready" to come
+	queries  map[uintptr]int    // stream or event: answers "not ready" to come
 	recorded map[uintptr]bool   // stream: capture under way
 	memory   map[uint64][]byte
 	shared   map[uintptr]int32
 	launches []Launch
 	params   [][]byte
+	early    []earlyLaunch
 	images   [][]byte
 	maps     []TensorMap
 	calls    map[string]int
@@ -34,6 +35,11 @@ type fake struct {
 	paramSize int                                // bytes of a launch's parameters
 	JITLog    string                             // what loading a module logs
 	inject    func(symbol string, call int) Code // Code to fail the symbol's call-th call with
+}
+
+type earlyLaunch struct {
+	Launch
+	attribute, value int32
 }
 
 func newFake() *fake {
@@ -235,6 +241,11 @@ func (f *fake) plain() *Library {
 			f.queries[l.Stream] = 3
 			return Success
 		},
+		LaunchKernelEx: func(l *Launch, attribute, value int32) Code {
+			f.early = append(f.early, earlyLaunch{*l, attribute, value})
+			f.queries[l.Stream] = 3
+			return Success
+		},
 		StreamCreate:  func(s *uintptr, _ uint32) Code { return f.make(s, "stream") },
 		StreamDestroy: func(s uintptr) Code { return f.release(uint64(s), "stream") },
 		StreamQuery: func(s uintptr) Code {
@@ -258,10 +269,21 @@ func (f *fake) plain() *Library {
 		GraphExecDestroy: func(e uintptr) Code { return f.release(uint64(e), "exec") },
 		EventCreate:      func(e *uintptr, _ uint32) Code { return f.make(e, "event") },
 		EventDestroy:     func(e uintptr) Code { return f.release(uint64(e), "event") },
-		EventRecord:      func(_, _ uintptr) Code { return Success },
+		EventQuery: func(e uintptr) Code {
+			if f.queries[e] > 0 {
+				f.queries[e]--
+				return NotReady
+			}
+			return Success
+		},
+		EventRecord: func(e, _ uintptr) Code { f.queries[e] = 3; return Success },
 		TensorMapEncode: func(m *TensorMap) Code {
 			f.maps = append(f.maps, *m)
 			m.Map[0], m.Map[127] = 1, 2
+			return Success
+		},
+		StreamWaitEvent: func(s, e uintptr, _ uint32) Code {
+			f.queries[s] = max(f.queries[s], f.queries[e])
 			return Success
 		},
 		EventElapsedTime: func(ms *float32, _, _ uintptr) Code { *ms = 1.5; return Success },

@@ -1,51 +1,12 @@
 package device
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"runtime"
-	"time"
 
 	"github.com/kgen-project/kgen/runtime/cuda"
 )
-
-// Time returns the time between two events around what f launches.
-func (d *device) Time(ctx context.Context, s cuda.Stream, f func() error) (_ time.Duration, err error) {
-	var events [2]uintptr
-	for i := range events {
-		if err := d.do("cuEventCreate", func(l *Library) Code { return l.EventCreate(&events[i], 0) }); err != nil {
-			return 0, err
-		}
-		defer func() {
-			err = errors.Join(err, d.do("cuEventDestroy", func(l *Library) Code { return l.EventDestroy(events[i]) }))
-		}()
-	}
-	if err := d.record(events[0], s); err != nil {
-		return 0, err
-	}
-	if err := f(); err != nil {
-		return 0, err
-	}
-	if err := d.record(events[1], s); err != nil {
-		return 0, err
-	}
-	if err := d.Synchronize(ctx, s); err != nil {
-		return 0, err
-	}
-	var milliseconds float32
-	err = d.do("cuEventElapsedTime", func(l *Library) Code {
-		return l.EventElapsedTime(&milliseconds, events[0], events[1])
-	})
-	if err != nil {
-		return 0, err
-	}
-	return time.Duration(float64(milliseconds) * float64(time.Millisecond)), nil
-}
-
-func (d *device) record(event uintptr, s cuda.Stream) error {
-	return d.do("cuEventRecord", func(l *Library) Code { return l.EventRecord(event, uintptr(s)) })
-}
 
 // Capture keeps f on one thread: the driver wants a capture to begin and end
 // on the same one, and refuses calls from it that would spoil the capture.

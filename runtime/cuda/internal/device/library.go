@@ -25,10 +25,14 @@ const (
 
 	functionMaxDynamicShared = 8
 
+	launchProgrammaticSerialization = 6
+
 	jitErrorLog     = 5
 	jitErrorLogSize = 6
 
 	captureThreadLocal = 1
+
+	eventDisableTiming = 2
 
 	memoryHost   = 1
 	memoryDevice = 2
@@ -68,9 +72,11 @@ type Library struct {
 	ModuleUnload       func(m uintptr) Code                                         `symbol:"cuModuleUnload"`
 	FuncSetAttribute   func(f uintptr, attribute, value int32) Code                 `symbol:"cuFuncSetAttribute"`
 	LaunchKernel       func(l *Launch) Code                                         `symbol:"cuLaunchKernel"`
+	LaunchKernelEx     func(l *Launch, attribute, value int32) Code                 `symbol:"cuLaunchKernelEx" optional:"CUDA 11.8"`
 	StreamCreate       func(s *uintptr, flags uint32) Code                          `symbol:"cuStreamCreate"`
 	StreamDestroy      func(s uintptr) Code                                         `symbol:"cuStreamDestroy_v2"`
 	StreamQuery        func(s uintptr) Code                                         `symbol:"cuStreamQuery"`
+	StreamWaitEvent    func(s, event uintptr, flags uint32) Code                    `symbol:"cuStreamWaitEvent"`
 	BeginCapture       func(s uintptr, mode uint32) Code                            `symbol:"cuStreamBeginCapture_v2"`
 	EndCapture         func(s uintptr, graph *uintptr) Code                         `symbol:"cuStreamEndCapture"`
 	GraphInstantiate   func(exec *uintptr, graph uintptr, flags uint64) Code        `symbol:"cuGraphInstantiateWithFlags"`
@@ -79,12 +85,14 @@ type Library struct {
 	GraphExecDestroy   func(exec uintptr) Code                                      `symbol:"cuGraphExecDestroy"`
 	EventCreate        func(event *uintptr, flags uint32) Code                      `symbol:"cuEventCreate"`
 	EventDestroy       func(event uintptr) Code                                     `symbol:"cuEventDestroy_v2"`
+	EventQuery         func(event uintptr) Code                                     `symbol:"cuEventQuery"`
 	EventRecord        func(event, s uintptr) Code                                  `symbol:"cuEventRecord"`
 	EventElapsedTime   func(milliseconds *float32, start uintptr, end uintptr) Code `symbol:"cuEventElapsedTime"`
 	TensorMapEncode    func(m *TensorMap) Code                                      `symbol:"cuTensorMapEncodeTiled" optional:"CUDA 12.0"`
 }
 
-// Launch holds the arguments of cuLaunchKernel. Blocks have one dimension.
+// Launch holds the arguments of cuLaunchKernel, and with one attribute those of
+// cuLaunchKernelEx. Blocks have one dimension.
 type Launch struct {
 	Function            uintptr
 	GridX, GridY, GridZ uint32

@@ -66,6 +66,11 @@ func (k *kernel) launch(s cuda.Stream, c cuda.LaunchConfig, params []byte) error
 		Stream:  uintptr(s),
 		Params:  [1]*byte{&params[0]},
 	}
+	if c.Early && k.device.early {
+		return k.device.do("cuLaunchKernelEx", func(lib *Library) Code {
+			return lib.LaunchKernelEx(l, launchProgrammaticSerialization, 1)
+		})
+	}
 	return k.device.do("cuLaunchKernel", func(lib *Library) Code { return lib.LaunchKernel(l) })
 }
 

@@ -30,6 +30,20 @@ typedef struct {
   struct CUarray_st *dstArray;
   size_t dstPitch, WidthInBytes, Height;
 } CUDA_MEMCPY2D;
+typedef struct {
+  int id;
+  char pad[4];
+  union {
+    char pad[64];
+    int programmaticStreamSerializationAllowed;
+  } value;
+} CUlaunchAttribute;
+typedef struct {
+  unsigned int gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+  CUstream hStream;
+  CUlaunchAttribute *attrs;
+  unsigned int numAttrs;
+} CUlaunchConfig;
 typedef int CUtensorMapDataType, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill;
 #endif
 
@@ -93,9 +107,16 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned
   return note("cuLaunchKernel %p %u %u %u %u %u %u %u %p %s %d", (void *)f, gx, gy, gz, bx, by, bz, shared, (void *)s,
                 (const char *)params[0], extra != NULL);
 }
+CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params, void **extra) {
+  note("cuLaunchKernelEx %p %u %u %u %u %u %u %u %p %u", (void *)f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,
+       c->blockDimY, c->blockDimZ, c->sharedMemBytes, (void *)c->hStream, c->numAttrs);
+  for (unsigned int i = 0; i < c->numAttrs; i++) note(" %d %d", (int)c->attrs[i].id, c->attrs[i].value.programmaticStreamSerializationAllowed);
+  return note(" %s %d", (const char *)params[0], extra != NULL);
+}
 CUresult cuStreamCreate(CUstream *s, unsigned int flags) { *s = (CUstream)0x99; return note("cuStreamCreate %u", flags); }
 CUresult cuStreamDestroy_v2(CUstream s) { return note("cuStreamDestroy_v2 %p", (void *)s); }
 CUresult cuStreamQuery(CUstream s) { return note("cuStreamQuery %p", (void *)s); }
+CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned int flags) { return note("cuStreamWaitEvent %p %p %u", (void *)s, (void *)e, flags); }
 CUresult cuStreamBeginCapture_v2(CUstream s, CUstreamCaptureMode mode) { return note("cuStreamBeginCapture_v2 %p %d", (void *)s, (int)mode); }
 CUresult cuStreamEndCapture(CUstream s, CUgraph *g) { *g = (CUgraph)0xaa; return note("cuStreamEndCapture %p", (void *)s); }
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *e, CUgraph g, unsigned long long flags) { *e = (CUgraphExec)0xbb; return note("cuGraphInstantiateWithFlags %p %llu", (void *)g, flags); }
@@ -104,6 +125,7 @@ CUresult cuGraphLaunch(CUgraphExec e, CUstream s) { return note("cuGraphLaunch %
 CUresult cuGraphExecDestroy(CUgraphExec e) { return note("cuGraphExecDestroy %p", (void *)e); }
 CUresult cuEventCreate(CUevent *e, unsigned int flags) { *e = (CUevent)0xcc; return note("cuEventCreate %u", flags); }
 CUresult cuEventDestroy_v2(CUevent e) { return note("cuEventDestroy_v2 %p", (void *)e); }
+CUresult cuEventQuery(CUevent e) { return note("cuEventQuery %p", (void *)e); }
 CUresult cuEventRecord(CUevent e, CUstream s) { return note("cuEventRecord %p %p", (void *)e, (void *)s); }
 CUresult cuEventElapsedTime(float *ms, CUevent a, CUevent b) { *ms = 2.5f; return note("cuEventElapsedTime %p %p", (void *)a, (void *)b); }
 CUresult cuTensorMapEncodeTiled(CUtensorMap *m, CUtensorMapDataType type, cuuint32_t rank, void *base, const cuuint64_t *dims,
