@@ -11,14 +11,31 @@ import (
 
 // Builder is [Build] with memory that it keeps from call to call: once it has
 // seen its largest step it allocates nothing. It is for one goroutine at a time.
+// Nothing writes the Reserved fields of its lists, which stay the zeros that they began as.
 type Builder struct {
-	items, sorted []abi.Item
-	keys          []int32 // [items]: keys that each walks
-	runs          []abi.Run
-	slotBegin     []int32
-	totals        []int   // [sequences]: tokens of the segments
-	order         []int32 // sequences by their first query token
-	buckets       [sortBuckets + 1]int32
+	items     []abi.Item
+	runs      []abi.Run
+	slotBegin []int32
+	tiles     []tile
+	parts     []part  // of the tiles, one tile's behind the other's
+	order     []int32 // sequences by their first query token
+	buckets   [sortBuckets + 1]int32
+}
+
+// tile is some query tokens of one sequence.
+type tile struct {
+	begin, count, index int32 // as QBegin, QCount and QIndex of its items
+	block               int32 // query tokens of the sequence
+	lowest              int32 // smallest position of its query tokens
+	parts               int32 // its keys are cut into so many: an item each
+	shared              int32 // partial slots of each query token before those of the parts
+	unit                int   // distance of the cuts
+}
+
+// part is an item that has no place in the list yet.
+type part struct {
+	end  int32 // of its runs, which begin where those of the part before end
+	keys int32 // that its runs have
 }
 
 // Build makes the lists as the function [Build] does. They share memory with b
@@ -27,164 +44,187 @@ func (b *Builder) Build(sequences []Sequence, o Options) (Lists, error) {
 	if err := o.check(); err != nil {
 		return Lists{}, fmt.Errorf("schedule: %w", err)
 	}
-	tokens, err := b.check(sequences, &o)
+	tokens, err := b.checkOrder(sequences)
 	if err != nil {
 		return Lists{}, fmt.Errorf("schedule: %w", err)
 	}
+	lists, err := b.build(sequences, nil, &o, tokens)
+	if err != nil {
+		return Lists{}, fmt.Errorf("schedule: %w", err)
+	}
+	return lists, nil
+}
+
+// known is what is known of a sequence that has been checked.
+type known struct {
+	total  int   // tokens of its segments
+	shared int32 // slots of shared decode of each of its query tokens, before those of its parts
+}
+
+// build makes the lists of sequences; of nil for of, they are checked, and have no
+// slots of shared decode. Where a sequence has some, its items are partial, and
+// without segments it has no item.
+func (b *Builder) build(sequences []Sequence, of []known, o *Options, tokens int) (Lists, error) {
 	if o.PadTokens > 0 {
 		if tokens > o.PadTokens {
-			return Lists{}, fmt.Errorf("schedule: %w: %d query tokens, there is room for %d", ErrFixedSize, tokens, o.PadTokens)
+			return Lists{}, fmt.Errorf("%w: %d query tokens, there is room for %d", ErrFixedSize, tokens, o.PadTokens)
 		}
 		tokens = o.PadTokens
 	}
-	b.items, b.keys, b.runs = b.items[:0], b.keys[:0], b.runs[:0]
+	b.runs, b.tiles, b.parts = b.runs[:0], b.tiles[:0], b.parts[:0]
 	b.slotBegin = resize(b.slotBegin, tokens+1)
 	clear(b.slotBegin)
 	for i := range sequences {
-		b.add(&sequences[i], &o, b.totals[i])
+		s := &sequences[i]
+		if of != nil {
+			b.add(s, o, of[i])
+			continue
+		}
+		total, err := s.check(o)
+		if err != nil {
+			return Lists{}, fmt.Errorf("sequence %d: %w", i, err)
+		}
+		b.add(s, o, known{total: total})
 	}
-	slots, err := b.placeSlots()
+	slots, err := b.countSlots()
 	if err != nil {
-		return Lists{}, fmt.Errorf("schedule: %w", err)
+		return Lists{}, err
 	}
-	b.sort()
-	if n := len(b.items); o.PadItems > 0 {
+	n := len(b.parts)
+	if o.PadItems > 0 {
 		if n > o.PadItems {
-			return Lists{}, fmt.Errorf("schedule: %w: %d work items, there is room for %d", ErrFixedSize, n, o.PadItems)
+			return Lists{}, fmt.Errorf("%w: %d work items, there is room for %d", ErrFixedSize, n, o.PadItems)
 		}
 		b.items = resize(b.items, o.PadItems)
 		clear(b.items[n:])
+	} else {
+		b.items = resize(b.items, n)
 	}
+	b.place()
 	return Lists{Items: b.items, Runs: b.runs, SlotBegin: b.slotBegin, Slots: slots}, nil
 }
 
-// add appends the items and runs of a sequence. Item.Slot is the number of the
-// item's split, or Final; SlotBegin[t+1] is the number of slots of token t.
-func (b *Builder) add(s *Sequence, o *Options, total int) {
-	n := int32(len(s.Positions))
+// add appends the tiles of a sequence, with their parts and runs.
+// SlotBegin[t+1] becomes the number of slots of token t.
+func (b *Builder) add(s *Sequence, o *Options, of known) {
+	n, total, shared := int32(len(s.Positions)), of.total, of.shared
+	if shared > 0 && len(s.Segments) == 0 {
+		b.addSlots(s.QueryBegin, n, shared)
+		return
+	}
 	perTile := int32(o.Rows / o.Group)
 	unit := o.splitTokens(total, int(n+perTile-1)/int(perTile))
+	// A cut or the gap of a window makes one run more.
+	most := 2*len(s.Segments) + total/unit + 1
 	for i := int32(0); i < n; i += perTile {
-		t := tile{begin: s.QueryBegin + i, count: min(perTile, n-i), index: i, block: n, lowest: s.Positions[i], unit: unit}
+		t := tile{begin: s.QueryBegin + i, count: min(perTile, n-i), index: i, block: n, lowest: s.Positions[i], shared: shared, unit: unit}
 		for _, p := range s.Positions[i+1 : i+t.count] {
 			t.lowest = min(t.lowest, p)
 		}
-		// A cut or the gap of a window makes one run more.
-		b.runs = slices.Grow(b.runs, 2*len(s.Segments)+total/unit+1)
-		items := b.addTile(&t, s.Segments, o)
-		splits := int32(len(items))
-		if splits == 1 {
-			items[0].Slot = abi.Final
-			continue
-		}
-		for j := range items {
-			items[j].SlotStride = splits
-		}
-		for token := t.begin; token < t.begin+t.count; token++ {
-			b.slotBegin[token+1] = splits
+		b.runs, b.parts = slices.Grow(b.runs, most+1), slices.Grow(b.parts, most+1)
+		before := len(b.parts)
+		b.addRuns(&t, s.Segments, o)
+		t.parts = int32(len(b.parts) - before)
+		b.tiles = append(b.tiles, t)
+		if n := t.parts + shared; n > 1 {
+			b.addSlots(t.begin, t.count, n)
 		}
 	}
 }
 
-// tile is some query tokens of one sequence.
-type tile struct {
-	begin, count, index int32 // as QBegin, QCount and QIndex of its items
-	block               int32 // query tokens of the sequence
-	lowest              int32 // smallest position of its query tokens
-	unit                int   // distance of the cuts
+// addSlots gives each of count query tokens n slots.
+func (b *Builder) addSlots(begin, count, n int32) {
+	for token := begin; token < begin+count; token++ {
+		b.slotBegin[token+1] = n
+	}
 }
 
-// addTile appends and returns the items of a tile; their runs have room. This
+// addRuns appends the runs and the parts of a tile; there is room for them. This
 // is the inner loop of a step, so its state is in local variables.
-func (b *Builder) addTile(t *tile, segments []Segment, o *Options) []abi.Item {
-	firstItem := len(b.items)
+func (b *Builder) addRuns(t *tile, segments []Segment, o *Options) {
 	runs, n := b.runs[:cap(b.runs)], len(b.runs)
-	page := max(1, o.PageSize)
-	before, cut := 0, t.unit // tokens before the segment and before the end of the split
-	firstRun, keys := n, int32(0)
+	parts, m := b.parts[:cap(b.parts)], len(b.parts)
+	keys := 0 // of the part
+	mask := max(1, o.PageSize) - 1
+	unit := t.unit
+	cut := unit // the end of the part, counted from the start of the segment
 	for i := range segments {
 		segment := &segments[i]
-		end, causal := segment.Tokens, int32(abi.Visible)
+		end, causal := int(segment.Tokens), int32(abi.Visible)
 		if segment.Own && o.Causal {
 			causal = segment.Tokens - t.block
-			end = min(end, t.index+t.count+causal)
+			end = min(end, int(t.index+t.count+causal))
 		}
-		stop, resume := end, end // what the tile sees is 0 to stop and resume to end
+		begin, stop, resume := 0, end, end // what the tile sees is begin to stop and resume to end
 		if o.Window > 0 {
 			stop, resume = o.gap(segment, t.lowest, end)
 		}
-		for begin := int32(0); ; {
-			if begin >= stop {
-				if stop == end {
-					break
+		for {
+			for begin < stop {
+				if begin >= cut {
+					if keys > 0 {
+						parts[m] = part{int32(n), int32(keys)}
+						m++
+						keys = 0
+					}
+					for cut <= begin {
+						cut += unit
+					}
 				}
-				begin, stop = resume, end
-				continue
-			}
-			if at := before + int(begin); at >= cut {
-				if firstRun < n {
-					b.addItem(t, firstItem, firstRun, n, keys)
-					firstRun, keys = n, 0
+				// Up to the first page that begins at or behind the cut, and on from there
+				// to the one after the next cut. Nobody can foretell whether a cut is in a
+				// segment, so its part and the second run are written in any case, and
+				// counted by inside, which is 1 or 0. Field by field: the copy of a struct
+				// just made would wait for its stores.
+				next := min(stop, (cut+mask)&^mask)
+				last, inside := next, 0
+				if unit > mask { // else the page may hold the next cut too
+					last = min(stop, (cut+unit+mask)&^mask)
+					inside = int(uint(next-stop) >> (bits.UintSize - 1))
 				}
-				if cut += t.unit; at >= cut {
-					cut = (at/t.unit + 1) * t.unit
-				}
+				r := runs[n : n+2]
+				r[0].Page, r[0].Begin, r[0].End, r[0].Offset, r[0].Causal = segment.Page, int32(begin), int32(next), segment.Offset, causal
+				r[1].Page, r[1].Begin, r[1].End, r[1].Offset, r[1].Causal = segment.Page, int32(next), int32(last), segment.Offset, causal
+				keys += next - begin
+				parts[m] = part{int32(n + 1), int32(keys)}
+				m += inside
+				n += 1 + inside
+				keys = keys&(inside-1) + last - next
+				cut += unit & -inside
+				begin = last
 			}
-			// To the first page that begins at or behind the cut.
-			next := stop
-			if inSegment := cut - before; inSegment < int(stop) {
-				next = int32(min(int(stop), (inSegment+page-1)/page*page))
+			if stop == end {
+				break
 			}
-			// Field by field: the copy of a struct just made would wait for its stores.
-			r := &runs[n]
-			r.Page, r.Begin, r.End, r.Offset, r.Causal, r.Reserved = segment.Page, begin, next, segment.Offset, causal, [3]int32{}
-			keys += next - begin
-			begin = next
-			n++
+			begin, stop = resume, end
 		}
-		before += int(segment.Tokens)
+		cut -= int(segment.Tokens)
 	}
-	b.addItem(t, firstItem, firstRun, n, keys)
-	b.runs = runs[:n]
-	return b.items[firstItem:]
+	parts[m] = part{int32(n), int32(keys)}
+	b.runs, b.parts = runs[:n], parts[:m+1]
 }
 
 // gap is the tokens of a segment that no row of a tile sees, stop to resume,
 // of those before end: they are behind the sink tokens and before the window.
-func (o *Options) gap(s *Segment, lowest, end int32) (stop, resume int32) {
+func (o *Options) gap(s *Segment, lowest int32, end int) (stop, resume int) {
 	// Before first, every key is Window or more positions behind every row.
 	first := max(0, int(lowest)-o.Window+1-int(s.Offset))
 	first -= first % max(1, o.PageSize)
 	sinks := max(0, o.SinkTokens-int(s.Offset))
-	if first <= min(sinks, int(end)) {
+	if first <= min(sinks, end) {
 		return end, end
 	}
-	return int32(min(sinks, int(end))), int32(min(first, int(end)))
+	return min(sinks, end), min(first, end)
 }
 
-// addItem appends an item of a tile, the runs from first to end.
-func (b *Builder) addItem(t *tile, firstItem, first, end int, keys int32) {
-	slot := int32(len(b.items) - firstItem)
-	b.items = append(b.items, abi.Item{})
-	item := &b.items[len(b.items)-1]
-	item.QBegin, item.QCount, item.QIndex = t.begin, t.count, t.index
-	item.RunBegin, item.RunEnd, item.Slot = int32(first), int32(end), slot
-	b.keys = append(b.keys, keys)
-}
-
-// placeSlots turns the numbers of slots into places.
-func (b *Builder) placeSlots() (int, error) {
+// countSlots turns the numbers of slots into places.
+func (b *Builder) countSlots() (int, error) {
 	slots := 0
 	for i, n := range b.slotBegin {
 		if slots += int(n); slots > math.MaxInt32 {
 			return 0, fmt.Errorf("more than %d partial slots; raise SplitTokens or lower MaxItems", math.MaxInt32)
 		}
 		b.slotBegin[i] = int32(slots)
-	}
-	for i := range b.items {
-		if item := &b.items[i]; item.Slot != abi.Final {
-			item.Slot += b.slotBegin[item.QBegin]
-		}
 	}
 	return slots, nil
 }
@@ -206,51 +246,64 @@ func (o *Options) splitTokens(total, tiles int) int {
 // eighth of the heaviest at worst, which is enough for an even load.
 const sortBuckets = 16
 
-// sort puts the heaviest items first: a counting sort, which reverses the order of
-// items of one bucket. Neighbours of one bucket, as a cut sequence gives them,
-// are counted and moved together.
-func (b *Builder) sort() {
-	most, sorted := int32(0), true
-	for i, n := range b.keys {
-		most = max(most, n)
-		sorted = sorted && (i == 0 || n <= b.keys[i-1])
+// place makes the items of the parts, the heaviest first: a counting sort, which
+// reverses the order of those of one bucket, for where keys are causal, later ones
+// are heavier. Parts that are in order already stay as they are.
+func (b *Builder) place() {
+	most, last, sorted := int32(0), int32(math.MaxInt32), true
+	for i := range b.parts {
+		keys := b.parts[i].keys
+		most = max(most, keys)
+		sorted = sorted && keys <= last
+		last = keys
 	}
-	if sorted {
-		return
-	}
-	shift := bits.Len32(uint32(most) / sortBuckets)
+	shift, step := 31, int32(1) // all in one bucket, forwards
 	clear(b.buckets[:])
-	for i := 0; i < len(b.keys); {
-		bucket, n := b.alike(i, most, shift)
-		b.buckets[bucket+1] += n
-		i += int(n)
+	if !sorted {
+		shift, step = bits.Len32(uint32(most)/sortBuckets), -1
+		b.fillBuckets(most, shift)
 	}
-	for i := 1; i < len(b.buckets); i++ {
-		b.buckets[i] += b.buckets[i-1]
-	}
-	b.sorted = resize(b.sorted, len(b.items))
-	for i := 0; i < len(b.keys); {
-		bucket, n := b.alike(i, most, shift)
-		// From the bucket's end: where keys are causal, later items are heavier.
-		for _, item := range b.items[i : i+int(n)] {
-			b.buckets[bucket+1]--
-			b.sorted[b.buckets[bucket+1]] = item
+	i, run := 0, int32(0)
+	bucket, at := int32(0), b.buckets[0] // at is the place of the bucket's next item
+	for j := range b.tiles {
+		t := &b.tiles[j]
+		slot, stride, more := b.slotBegin[t.begin]+t.shared, t.parts+t.shared, int32(1)
+		if stride == 1 {
+			slot, stride, more = abi.Final, 0, 0
 		}
-		i += int(n)
+		begin, count, index := t.begin, t.count, t.index
+		for _, p := range b.parts[i : i+int(t.parts)] {
+			if other := (most - p.keys) >> (shift & 31); other != bucket {
+				b.buckets[bucket] = at
+				bucket, at = other, b.buckets[other]
+			}
+			item := &b.items[at]
+			item.QBegin, item.QCount, item.QIndex, item.RunBegin, item.RunEnd = begin, count, index, run, p.end
+			item.Slot, item.SlotStride = slot, stride
+			slot += more
+			run = p.end
+			at += step
+		}
+		i += int(t.parts)
 	}
-	b.items, b.sorted = b.sorted, b.items
 }
 
-// alike is the bucket of item i, and how many from it on are of that bucket.
-func (b *Builder) alike(i int, most int32, shift int) (bucket, n int32) {
-	bucket, n = (most-b.keys[i])>>shift, 1
-	for _, k := range b.keys[i+1:] {
-		if (most-k)>>shift != bucket {
-			break
+// fillBuckets sets every bucket to the place of the last of its items.
+func (b *Builder) fillBuckets(most int32, shift int) {
+	bucket, n := int32(0), int32(0)
+	for i := range b.parts {
+		if other := (most - b.parts[i].keys) >> (shift & 31); other != bucket {
+			b.buckets[bucket] += n
+			bucket, n = other, 0
 		}
 		n++
 	}
-	return bucket, n
+	b.buckets[bucket] += n
+	end := int32(-1)
+	for i := range b.buckets {
+		end += b.buckets[i]
+		b.buckets[i] = end
+	}
 }
 
 // resize returns s with n elements, of which those that were there are kept.

@@ -25,17 +25,23 @@ func (o Options) check() error {
 			return fmt.Errorf("%s is %d, want 0 to %d", f.name, f.value, math.MaxInt32)
 		}
 	}
+	if o.PageSize&(o.PageSize-1) != 0 {
+		return fmt.Errorf("PageSize is %d, want a power of two", o.PageSize)
+	}
 	return nil
 }
 
-// check fills totals and returns the number of query tokens, up to the last that has a sequence.
-func (b *Builder) check(sequences []Sequence, o *Options) (tokens int, err error) {
+// checkOrder returns the number of query tokens, up to the last that has a sequence.
+func (b *Builder) checkOrder(sequences []Sequence) (tokens int, err error) {
 	inOrder := true
-	b.totals = resize(b.totals, len(sequences))
 	for i := range sequences {
 		s := &sequences[i]
-		if b.totals[i], err = s.check(o); err != nil {
-			return 0, fmt.Errorf("sequence %d: %w", i, err)
+		if len(s.Positions) == 0 {
+			return 0, fmt.Errorf("sequence %d: no query tokens; leave the sequence out", i)
+		}
+		if s.QueryBegin < 0 || int(s.QueryBegin)+len(s.Positions) > math.MaxInt32 {
+			return 0, fmt.Errorf("sequence %d: query tokens %d to %d are outside 0 to %d",
+				i, s.QueryBegin, int(s.QueryBegin)+len(s.Positions), math.MaxInt32)
 		}
 		inOrder = inOrder && int(s.QueryBegin) >= tokens
 		tokens = max(tokens, int(s.QueryBegin)+len(s.Positions))
@@ -63,41 +69,55 @@ func (b *Builder) check(sequences []Sequence, o *Options) (tokens int, err error
 
 // check returns the tokens of the segments.
 func (s *Sequence) check(o *Options) (total int, err error) {
-	if len(s.Positions) == 0 {
-		return 0, fmt.Errorf("no query tokens; leave the sequence out")
+	if err := s.checkPositions(o); err != nil {
+		return 0, err
 	}
-	if s.QueryBegin < 0 || int(s.QueryBegin)+len(s.Positions) > math.MaxInt32 {
-		return 0, fmt.Errorf("query tokens %d to %d are outside 0 to %d", s.QueryBegin, int(s.QueryBegin)+len(s.Positions), math.MaxInt32)
-	}
-	for i, p := range s.Positions {
-		if p < 0 || int(p) >= o.MaxPosition {
-			return 0, fmt.Errorf("query token %d of the block is at position %d, want 0 to %d", i, p, o.MaxPosition-1)
-		}
-	}
-	own := -1
+	owned := false
 	for i := range s.Segments {
 		segment := &s.Segments[i]
-		switch {
-		case segment.Tokens < 0:
-			return 0, fmt.Errorf("segment %d: %d tokens", i, segment.Tokens)
-		case segment.Page < 0:
-			return 0, fmt.Errorf("segment %d: page table index %d", i, segment.Page)
-		case segment.Offset < 0 || int(segment.Offset)+int(segment.Tokens) > o.MaxPosition:
-			return 0, fmt.Errorf("segment %d: positions %d to %d, want them within 0 to %d",
-				i, segment.Offset, int(segment.Offset)+int(segment.Tokens)-1, o.MaxPosition-1)
-		case segment.Own && own >= 0:
-			return 0, fmt.Errorf("segment %d: a second segment of own tokens; segment %d is the first", i, own)
-		case segment.Own && o.Causal && int(segment.Tokens) < len(s.Positions):
-			return 0, fmt.Errorf("segment %d: %d own tokens do not hold the %d query tokens; append them first",
-				i, segment.Tokens, len(s.Positions))
-		}
-		if segment.Own {
-			own = i
+		if segment.Own || segment.Tokens|segment.Page|segment.Offset < 0 || int(segment.Offset)+int(segment.Tokens) > o.MaxPosition {
+			if err := s.checkSegment(i, o, owned); err != nil {
+				return 0, err
+			}
+			owned = true
 		}
 		total += int(segment.Tokens)
 	}
-	if total > math.MaxInt32 {
-		return 0, fmt.Errorf("%d tokens, want at most %d", total, math.MaxInt32)
+	return total, checkTotal(total)
+}
+
+func (s *Sequence) checkPositions(o *Options) error {
+	for i, p := range s.Positions {
+		if p < 0 || int(p) >= o.MaxPosition {
+			return fmt.Errorf("query token %d of the block is at position %d, want 0 to %d", i, p, o.MaxPosition-1)
+		}
 	}
-	return total, nil
+	return nil
+}
+
+func checkTotal(total int) error {
+	if total > math.MaxInt32 {
+		return fmt.Errorf("%d tokens, want at most %d", total, math.MaxInt32)
+	}
+	return nil
+}
+
+// checkSegment says what is wrong with a segment. owned: there are own tokens before it.
+func (s *Sequence) checkSegment(i int, o *Options, owned bool) error {
+	segment := &s.Segments[i]
+	switch {
+	case segment.Tokens < 0:
+		return fmt.Errorf("segment %d: %d tokens", i, segment.Tokens)
+	case segment.Page < 0:
+		return fmt.Errorf("segment %d: page table index %d", i, segment.Page)
+	case segment.Offset < 0 || int(segment.Offset)+int(segment.Tokens) > o.MaxPosition:
+		return fmt.Errorf("segment %d: positions %d to %d, want them within 0 to %d",
+			i, segment.Offset, int(segment.Offset)+int(segment.Tokens)-1, o.MaxPosition-1)
+	case owned:
+		return fmt.Errorf("segment %d: a second segment of own tokens", i)
+	case o.Causal && int(segment.Tokens) < len(s.Positions):
+		return fmt.Errorf("segment %d: %d own tokens do not hold the %d query tokens; append them first",
+			i, segment.Tokens, len(s.Positions))
+	}
+	return nil
 }

@@ -40,7 +40,7 @@ type Options struct {
 	// A sequence's keys, its segments one after the other, are cut at every
 	// multiple of SplitTokens; a page goes with its first token. 0: never.
 	SplitTokens int
-	PageSize    int // tokens; every run begins at the start of a page. 0: 1
+	PageSize    int // tokens, a power of two; every run begins at the start of a page. 0: 1
 	// MaxItems limits the cuts: a sequence whose query tokens fill T tiles has
 	// SplitTokens multiplied by the smallest whole number that leaves it at most
 	// max(1, MaxItems/T) parts. 0: no limit.
@@ -63,7 +63,12 @@ type Options struct {
 // Parts below c keys cost more in partial results than they gain. Nothing else goes
 // in: a sequence is cut the same way alone and in any batch.
 func (o Options) Fill(blocks, kvHeads, keys int) Options {
-	o.SplitTokens = max(4*keys, 256)
+	return o.FillBy(blocks, kvHeads, max(4*keys, 256))
+}
+
+// FillBy is Fill with a c of one's own: the tokens of the smallest part.
+func (o Options) FillBy(blocks, kvHeads, c int) Options {
+	o.SplitTokens = max(1, c)
 	o.MaxItems = max(1, blocks/max(1, kvHeads))
 	return o
 }

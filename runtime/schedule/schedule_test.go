@@ -257,6 +257,7 @@ func TestErrors(t *testing.T) {
 		{with(func(o *schedule.Options) { o.Rows = 3 }), nil, "a tile of 3 rows does not hold a group of 4 query heads"},
 		{with(func(o *schedule.Options) { o.MaxPosition = 0 }), nil, "MaxPosition is 0"},
 		{with(func(o *schedule.Options) { o.SplitTokens = -1 }), nil, "SplitTokens is -1"},
+		{with(func(o *schedule.Options) { o.PageSize = 12 }), nil, "PageSize is 12, want a power of two"},
 		{good, []schedule.Sequence{{}}, "sequence 0: no query tokens"},
 		{good, []schedule.Sequence{{QueryBegin: -1, Positions: []int32{0}}}, "sequence 0: query tokens -1 to 0"},
 		{good, []schedule.Sequence{{Positions: []int32{100}}}, "sequence 0: query token 0 of the block is at position 100, want 0 to 99"},
@@ -264,7 +265,7 @@ func TestErrors(t *testing.T) {
 		{good, one(schedule.Segment{Tokens: -1}), "sequence 0: segment 0: -1 tokens"},
 		{good, one(schedule.Segment{Page: -1}), "page table index -1"},
 		{good, one(schedule.Segment{Tokens: 1, Own: true}), "1 own tokens do not hold the 2 query tokens"},
-		{good, one(schedule.Segment{Tokens: 2, Own: true}, schedule.Segment{Tokens: 2, Own: true}), "segment 1: a second segment of own tokens; segment 0"},
+		{good, one(schedule.Segment{Tokens: 2, Own: true}, schedule.Segment{Tokens: 2, Own: true}), "segment 1: a second segment of own tokens"},
 		{good, []schedule.Sequence{{QueryBegin: 5, Positions: []int32{1}}, {QueryBegin: 4, Positions: []int32{1, 2}}},
 			"sequence 0: query token 5 belongs to sequence 1 already"},
 	} {
@@ -287,7 +288,7 @@ func random(rng *rand.Rand) ([]schedule.Sequence, schedule.Options) {
 		o.SplitTokens, o.MaxItems = 1+rng.IntN(20), rng.IntN(4)
 	}
 	if rng.IntN(2) == 0 {
-		o.PageSize = 1 + rng.IntN(16)
+		o.PageSize = 1 << rng.IntN(5)
 	}
 	var sequences []schedule.Sequence
 	query, page := int32(0), int32(0)

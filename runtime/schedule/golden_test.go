@@ -1,0 +1,60 @@
+package schedule_test
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kgen-project/kgen/runtime/schedule"
+)
+
+// The lists are, to the bit, what they were when the digests were taken: results
+// of a model that is served do not change with a faster builder. Who changes how
+// work is listed takes the digests again and says why.
+func TestUnchanged(t *testing.T) {
+	var b schedule.Builder
+	small, steps := sha256.New(), sha256.New()
+	add := func(seed int, sequences []schedule.Sequence, o schedule.Options) []byte {
+		l, err := b.Build(sequences, o)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		var data []byte
+		for _, list := range []any{l.Items, l.Runs, l.SlotBegin, int64(l.Slots)} {
+			if data, err = binary.Append(data, binary.LittleEndian, list); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return data
+	}
+	for seed := range 2000 {
+		sequences, o := random(rand.New(rand.NewPCG(uint64(seed), 5)))
+		small.Write(add(seed, sequences, o))
+	}
+	for seed := range 60 { // steps of a server
+		rng := rand.New(rand.NewPCG(uint64(seed), 6))
+		most := 1 + rng.Int32N(2000)
+		sequences, o := batch(1+rng.IntN(64), 1+rng.IntN(30), func() int32 { return rng.Int32N(most) }), options()
+		if seed%3 == 1 {
+			o.Window, o.SinkTokens = 1+rng.IntN(4000), rng.IntN(10)
+		}
+		if seed%5 == 1 {
+			o.PageSize = 64
+		}
+		steps.Write(add(seed, sequences, o))
+	}
+	for _, c := range []struct {
+		name string
+		got  []byte
+		want string
+	}{
+		{"small", small.Sum(nil), "47e5c94afb7eeebacd5d06094440eefcefd386bebee1d477674c59a174ee7db0"},
+		{"steps", steps.Sum(nil), "079dc9d8c2381d061ac2aafe622fe1dee30a4304b07c8f03662b4a7d26215411"},
+	} {
+		if got := hex.EncodeToString(c.got); got != c.want {
+			t.Errorf("%s: the lists' digest is %s, it was %s", c.name, got, c.want)
+		}
+	}
+}
