@@ -7,14 +7,15 @@ import (
 	"github.com/kgen-project/kgen/runtime/abi"
 )
 
-// attendJob is a launch of prefill, extend or decode. A task is one KV head of
-// one item.
+// attendJob is a launch of prefill, extend, decode or shared_decode. A task is one
+// KV head of one item.
 type attendJob struct {
 	config Config
 	p      abi.AttendParams
 	factor float32 // from a score to its exponent of 2
+	shared bool    // items name their query tokens by members
 
-	q, out, lse, partialOut, partialLSE, items, runs, positions, sinks region
+	q, out, lse, partialOut, partialLSE, items, runs, positions, sinks, members, offsets region
 
 	keys, values cache
 	rotation     rotation
@@ -25,11 +26,12 @@ func (j *attendJob) run(d *Device, op *operation) error {
 	l := regions{memory: &d.memory}
 	table := l.of("PageTable", p.PageTable)
 	*j = attendJob{
-		config: c, p: p, factor: p.Scale * math.Log2E,
+		config: c, p: p, factor: p.Scale * math.Log2E, shared: op.kind == abi.KindSharedDecode,
 		q: l.of("Q", p.Q), out: l.of("Out", p.Out), lse: l.of("LSE", p.LSE),
 		partialOut: l.of("PartialOut", p.PartialOut), partialLSE: l.of("PartialLSE", p.PartialLSE),
 		items: l.of("Items", p.Items), runs: l.of("Runs", p.Runs),
 		positions: l.of("Positions", p.Positions), sinks: l.of("SinkLogits", p.SinkLogits),
+		members: l.of("Members", p.Members), offsets: l.of("MemberOffsets", p.MemberOffsets),
 		keys:     c.cache(l.of("KCache", p.KCache), table, c.HeadDim, p.KVHeads),
 		values:   c.cache(l.of("VCache", p.VCache), table, c.VHeadDim, p.KVHeads),
 		rotation: c.rotation(l.of("Rope", p.Rope)),
@@ -58,8 +60,14 @@ type worker struct {
 
 // token is one query token of an item.
 type token struct {
+	index    int64 // among all query tokens
+	slot     int64 // of its results, or Final
 	position int64
-	seen     seen // of the tile at work
+
+	// Of the run at work.
+	offset int64 // position of the segment's token 0 in this token's sequence
+	base   int64 // what the rows are rotated against
+	seen   seen  // of the tile at work
 }
 
 // seen is the keys of a tile that a query token sees: below end, and of these
@@ -95,11 +103,10 @@ func (j *attendJob) item(w *worker, item abi.Item, head int) error {
 	}
 	w.tokens = grow(w.tokens, int(item.QCount))
 	for t := range w.tokens {
-		p, err := j.positions.int32(int64(item.QBegin) + int64(t))
-		if err != nil {
+		var err error
+		if w.tokens[t], err = j.token(item, t); err != nil {
 			return err
 		}
-		w.tokens[t].position = int64(p)
 	}
 	n := int(item.QCount) * j.config.Group
 	w.rows = grow(w.rows, n)
@@ -113,17 +120,21 @@ func (j *attendJob) item(w *worker, item abi.Item, head int) error {
 	w.key = grow(w.key, tileKeys*j.config.HeadDim)
 	w.value = grow(w.value, tileKeys*j.config.VHeadDim)
 
-	rotated, base := false, int64(0)
+	rotated := false
 	for r := item.RunBegin; r < item.RunEnd; r++ {
 		run, err := j.runs.run(int64(r))
 		if err == nil && run.Begin < 0 {
 			err = fmt.Errorf("it begins at token %d", run.Begin)
 		}
-		if err == nil && j.config.Encoding == Segment && base != int64(run.Offset) {
-			rotated, base = false, int64(run.Offset)
+		if err == nil && run.Begin >= run.End {
+			continue
 		}
-		if err == nil && !rotated {
-			err = j.rotateQuery(w, item, head, base)
+		moved := false
+		if err == nil {
+			moved, err = j.place(w, run)
+		}
+		if err == nil && (moved || !rotated) {
+			err = j.rotateQuery(w, head)
 			rotated = true
 		}
 		for begin := int64(run.Begin); err == nil && begin < int64(run.End); begin += tileKeys {
@@ -133,20 +144,63 @@ func (j *attendJob) item(w *worker, item abi.Item, head int) error {
 			return fmt.Errorf("run %d: %w", r, err)
 		}
 	}
-	return j.finish(w, item, head)
+	return j.finish(w, head)
 }
 
-// rotateQuery turns the item's rows by their positions less base.
-func (j *attendJob) rotateQuery(w *worker, item abi.Item, head int, base int64) error {
+// token is query token t of an item, before any run.
+func (j *attendJob) token(item abi.Item, t int) (token, error) {
+	x := token{index: int64(item.QBegin) + int64(t), slot: abi.Final}
+	if j.shared {
+		m, err := j.members.member(x.index)
+		if err != nil {
+			return x, err
+		}
+		x.index, x.slot = int64(m.Token), int64(m.Slot)
+	} else if item.Slot != abi.Final {
+		x.slot = int64(item.Slot) + int64(t)*int64(item.SlotStride)
+	}
+	if x.slot < 0 && (j.shared || item.Slot != abi.Final) {
+		return x, fmt.Errorf("query token %d: slot %d: out of range", x.index, x.slot)
+	}
+	position, err := j.positions.int32(x.index)
+	x.position = int64(position)
+	return x, err
+}
+
+// place says where the run's segment stands for each token; moved: the rows must be
+// rotated against something else than for the run before.
+func (j *attendJob) place(w *worker, run abi.Run) (moved bool, err error) {
+	relative := j.config.Encoding == Segment || j.shared && j.config.Encoding == Raw
+	for t := range w.tokens {
+		x, base := &w.tokens[t], int64(0)
+		x.offset = int64(run.Offset)
+		if j.shared {
+			offset, err := j.offsets.int32(int64(run.Offset) + int64(t))
+			if err != nil {
+				return false, err
+			}
+			x.offset = int64(offset)
+		}
+		if relative {
+			base = x.offset
+		}
+		moved = moved || base != x.base
+		x.base = base
+	}
+	return moved, nil
+}
+
+// rotateQuery turns the item's rows by their positions less their bases.
+func (j *attendJob) rotateQuery(w *worker, head int) error {
 	dim, group := j.config.HeadDim, j.config.Group
 	for t, token := range w.tokens {
-		if err := j.rotation.angles(&w.angles, token.position-base, j.p.RopeScale); err != nil {
+		if err := j.rotation.angles(&w.angles, token.position-token.base, j.p.RopeScale); err != nil {
 			return err
 		}
-		at := (int64(item.QBegin)+int64(t))*int64(j.p.QTokenStride) + int64(head*group*dim)
+		at := token.index*int64(j.p.QTokenStride) + int64(head*group*dim)
 		heads, err := j.q.at(elementBytes*at, int64(elementBytes*group*dim))
 		if err != nil {
-			return fmt.Errorf("query token %d: %w", int(item.QBegin)+t, err)
+			return fmt.Errorf("query token %d: %w", token.index, err)
 		}
 		rows := w.query[t*group*dim:][:group*dim]
 		j.config.Element.load(rows, heads)
@@ -161,7 +215,7 @@ func (j *attendJob) rotateQuery(w *worker, item abi.Item, head int, base int64) 
 func (j *attendJob) tile(w *worker, item abi.Item, run abi.Run, begin int64, head int) error {
 	end := 0 // one past the last key that anyone sees
 	for t := range w.tokens {
-		w.tokens[t].seen = j.seen(item, run, begin, t, w.tokens[t].position)
+		w.tokens[t].seen = j.seen(item, run, begin, t, &w.tokens[t])
 		end = max(end, w.tokens[t].seen.end)
 	}
 	if end == 0 {
@@ -206,13 +260,13 @@ func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
 
 // seen is what query token t of an item sees of the tile that begins at token
 // begin of the run. What it does not see at all has end 0.
-func (j *attendJob) seen(item abi.Item, run abi.Run, begin int64, t int, position int64) seen {
+func (j *attendJob) seen(item abi.Item, run abi.Run, begin int64, t int, x *token) seen {
 	limit := int(min(tileKeys, int64(run.End)-begin))
 	within := func(token int64) int { return int(min(max(token-begin, 0), int64(limit))) }
 	s := seen{end: within(int64(item.QIndex) + int64(t) + int64(run.Causal) + 1)}
 	if j.config.Window > 0 {
-		s.begin = min(within(position-int64(run.Offset)-int64(j.config.Window)+1), s.end)
-		s.sinks = min(within(int64(j.config.SinkTokens)-int64(run.Offset)), s.end)
+		s.begin = min(within(x.position-x.offset-int64(j.config.Window)+1), s.end)
+		s.sinks = min(within(int64(j.config.SinkTokens)-x.offset), s.end)
 	}
 	if s.begin == s.end && s.sinks == 0 {
 		s.end = 0
@@ -221,9 +275,14 @@ func (j *attendJob) seen(item abi.Item, run abi.Run, begin int64, t int, positio
 }
 
 // loadTile turns n keys and their values to float32, and raw keys to their
-// positions. Up to the next whole step come zeros.
+// positions, in shared decode those in the segment. Up to the next whole step come
+// zeros.
 func (j *attendJob) loadTile(w *worker, run abi.Run, begin int64, n, head int) error {
 	dim, vDim, e := j.config.HeadDim, j.config.VHeadDim, j.config.Element
+	base := int64(run.Offset)
+	if j.shared {
+		base = 0
+	}
 	for i := range n {
 		token := begin + int64(i)
 		stored, err := j.keys.token(run.Page, token, head)
@@ -233,7 +292,7 @@ func (j *attendJob) loadTile(w *worker, run abi.Run, begin int64, n, head int) e
 		key := w.key[i*dim:][:dim]
 		e.load(key, stored)
 		if j.config.Encoding == Raw {
-			if err := j.rotation.angles(&w.angles, int64(run.Offset)+token, 1); err != nil {
+			if err := j.rotation.angles(&w.angles, base+token, 1); err != nil {
 				return fmt.Errorf("key %d: %w", token, err)
 			}
 			j.rotation.turn(key, &w.angles, e)
@@ -256,20 +315,20 @@ func (j *attendJob) softCap(scores []float32) {
 }
 
 // finish writes the item's rows, final or partial.
-func (j *attendJob) finish(w *worker, item abi.Item, head int) error {
+func (j *attendJob) finish(w *worker, head int) error {
 	group, dim := j.config.Group, j.config.VHeadDim
 	for r, state := range w.rows {
-		t, h := r/group, head*group+r%group
+		x, h := &w.tokens[r/group], head*group+r%group
 		out := w.output[r*dim:][:dim]
-		if err := j.store(item, t, h, state, out); err != nil {
-			return fmt.Errorf("query token %d, head %d: %w", int(item.QBegin)+t, h, err)
+		if err := j.store(x, h, state, out); err != nil {
+			return fmt.Errorf("query token %d, head %d: %w", x.index, h, err)
 		}
 	}
 	return nil
 }
 
-func (j *attendJob) store(item abi.Item, t, h int, state rowState, out []float32) error {
-	final := item.Slot == abi.Final
+func (j *attendJob) store(x *token, h int, state rowState, out []float32) error {
+	final := x.slot == abi.Final
 	sink := negativeInfinity
 	if final && j.config.SinkLogits {
 		logit, err := j.sinks.float32(int64(h))
@@ -285,14 +344,13 @@ func (j *attendJob) store(item abi.Item, t, h int, state rowState, out []float32
 	lse := state.logSumExp2(j.factor)
 	heads := int64(j.p.KVHeads) * int64(j.config.Group)
 	if !final {
-		row := (int64(item.Slot)+int64(t)*int64(item.SlotStride))*heads + int64(h)
+		row := x.slot*heads + int64(h)
 		if err := j.partialOut.putFloat32s(row*int64(len(out)), out); err != nil {
 			return err
 		}
 		return j.partialLSE.putFloat32(row, lse)
 	}
-	token := int64(item.QBegin) + int64(t)
-	at := token*int64(j.p.OutTokenStride) + int64(h*len(out))
+	at := x.index*int64(j.p.OutTokenStride) + int64(h*len(out))
 	stored, err := j.out.at(elementBytes*at, int64(elementBytes*len(out)))
 	if err != nil {
 		return err
@@ -301,5 +359,5 @@ func (j *attendJob) store(item abi.Item, t, h int, state rowState, out []float32
 	if j.p.LSE == 0 {
 		return nil
 	}
-	return j.lse.putFloat32(token*heads+int64(h), lse*ln2)
+	return j.lse.putFloat32(x.index*heads+int64(h), lse*ln2)
 }

@@ -110,7 +110,7 @@ const tileKeys = 64
 // suit a kind, and the keys of a tile. Items may have other numbers of rows.
 func (k *Kernels) Tile(kind abi.Kind) (rows, keys int) {
 	switch kind {
-	case abi.KindPrefill, abi.KindExtend:
+	case abi.KindPrefill, abi.KindExtend, abi.KindSharedDecode:
 		return max(64, k.config.Group), tileKeys
 	case abi.KindDecode:
 		return max(16, k.config.Group), tileKeys
@@ -136,6 +136,11 @@ func (k *Kernels) Extend(s cuda.Stream, p abi.AttendParams) error {
 // Decode launches decode on the stream. With no items it does nothing.
 func (k *Kernels) Decode(s cuda.Stream, p abi.AttendParams) error {
 	return k.launch(operation{stream: s, kind: abi.KindDecode, attend: p}, p.ItemCount, p.KVHeads)
+}
+
+// SharedDecode launches shared_decode on the stream. With no items it does nothing.
+func (k *Kernels) SharedDecode(s cuda.Stream, p abi.AttendParams) error {
+	return k.launch(operation{stream: s, kind: abi.KindSharedDecode, attend: p}, p.ItemCount, p.KVHeads)
 }
 
 // Merge launches merge on the stream. With no tokens it does nothing.

@@ -21,7 +21,7 @@ type Options struct {
 	MemoryBytes int64
 }
 
-// Device is a [cuda.GraphDevice] and a [cuda.Copier] in host memory. One queue takes the work of all
+// Device is a [cuda.GraphDevice], a [cuda.Copier] and a [cuda.EventDevice] in host memory. One queue takes the work of all
 // streams and the workers share out each launch, so work is done in the order
 // of the calls. An address means something to its device alone.
 type Device struct {
@@ -38,6 +38,8 @@ type Device struct {
 	streamMu sync.Mutex
 	streams  []stream // the default stream first
 	last     cuda.Stream
+	events   map[cuda.Event]chan struct{} // closed when the mark is passed; nil: never recorded
+	newest   cuda.Event
 }
 
 // stream is what a device knows of one.
@@ -50,6 +52,7 @@ type stream struct {
 var (
 	_ cuda.GraphDevice = (*Device)(nil)
 	_ cuda.Copier      = (*Device)(nil)
+	_ cuda.EventDevice = (*Device)(nil)
 )
 
 // Open starts a device. It keeps goroutines until it is closed.
@@ -70,6 +73,7 @@ func Open(o Options) *Device {
 		queue:   make(chan operation, 64),
 		ended:   make(chan struct{}),
 		streams: []stream{{}},
+		events:  map[cuda.Event]chan struct{}{},
 	}
 	go d.serve()
 	return d

@@ -32,11 +32,22 @@ func (d *Device) Capture(s cuda.Stream, f func() error) (cuda.Graph, error) {
 	if err != nil {
 		return nil, fmt.Errorf("capture: %w", err)
 	}
-	defer d.withStream(s, func(s *stream) { s.recording = nil })
+	defer d.endCapture(g)
 	if err := f(); err != nil {
 		return nil, fmt.Errorf("capture: %w", err)
 	}
 	return g, nil
+}
+
+// endCapture ends it for all streams that are a part of it.
+func (d *Device) endCapture(g *graph) {
+	d.streamMu.Lock()
+	defer d.streamMu.Unlock()
+	for i := range d.streams {
+		if d.streams[i].recording == g {
+			d.streams[i].recording = nil
+		}
+	}
 }
 
 func (g *graph) Launch(s cuda.Stream) error {

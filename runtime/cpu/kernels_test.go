@@ -38,6 +38,22 @@ func smolLM() Config {
 	}
 }
 
+func upload(t testing.TB, dev *Device, v any) abi.DevicePtr {
+	t.Helper()
+	raw, err := binary.Append(nil, binary.LittleEndian, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := dev.Alloc(int64(max(1, len(raw))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dev.Upload(p, raw); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 // newStep is tokens queries over keys stored keys, of which they are the last.
 func newStep(t testing.TB, dev *Device, c Config, kind abi.Kind, kvHeads, tokens, keys int) *step {
 	t.Helper()
@@ -63,20 +79,7 @@ func newStep(t testing.TB, dev *Device, c Config, kind abi.Kind, kvHeads, tokens
 	if err != nil {
 		t.Fatal(err)
 	}
-	upload := func(v any) abi.DevicePtr {
-		raw, err := binary.Append(nil, binary.LittleEndian, v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := dev.Alloc(int64(max(1, len(raw))))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := dev.Upload(p, raw); err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
+	upload := func(v any) abi.DevicePtr { return upload(t, dev, v) }
 	random := func(n int) abi.DevicePtr {
 		bits := make([]uint16, n)
 		for i := range bits {

@@ -101,6 +101,23 @@ func TestLaunchRefuses(t *testing.T) {
 	}
 
 	sync := func(err error) error { return errors.Join(err, d.Synchronize(t.Context(), 0)) }
+	shared := func(members []abi.Member, offsets []int32) error {
+		p := p
+		if members != nil {
+			p.Members = upload(t, d, members)
+		}
+		if offsets != nil {
+			p.MemberOffsets = upload(t, d, offsets)
+		}
+		return sync(k.SharedDecode(0, p))
+	}
+	four := []abi.Member{{Token: 3}, {Token: 2, Slot: 1}, {Token: 1, Slot: 2}, {Token: 0, Slot: 3}}
+	wantError(t, "no members", shared(nil, nil), "shared_decode of smollm2_135m: item 0: Members is null and is needed")
+	wantError(t, "too few members", shared(four[:3], nil), "item 0: Members at 0x")
+	wantError(t, "a member of no token", shared([]abi.Member{{Token: -1}}, nil), "item 0: Positions at 0x")
+	wantError(t, "a member of no slot", shared([]abi.Member{{Slot: -1}}, nil), "item 0: query token 0: slot -1: out of range")
+	wantError(t, "no offsets", shared(four, nil), "item 0: run 0: MemberOffsets is null and is needed")
+	wantError(t, "too few offsets", shared(four, make([]int32, 3)), "item 0: run 0: MemberOffsets at 0x")
 	wantError(t, "append", sync(k.Append(0, abi.AppendParams{KVHeads: 1, Tokens: 1})), "append of smollm2_135m: Slots is null and is needed")
 	wantError(t, "append", sync(k.Append(0, abi.AppendParams{
 		K: p.Q, V: p.Q, KCache: p.KCache, VCache: p.VCache, Slots: p.Rope, Positions: p.Positions, Rope: p.Rope, KVHeads: 1, Tokens: 1,
@@ -140,11 +157,12 @@ func TestGarbage(t *testing.T) {
 		small := func() int32 { return rng.Int32N(80) - 4 }
 		attend := abi.AttendParams{
 			Q: at(), KCache: at(), VCache: at(), Out: at(), LSE: at(), PartialOut: at(), PartialLSE: at(), Items: at(), Runs: at(),
-			PageTable: at(), Positions: at(), Rope: at(), SinkLogits: at(),
+			PageTable: at(), Positions: at(), Rope: at(), SinkLogits: at(), Members: at(), MemberOffsets: at(),
 			QTokenStride: small(), OutTokenStride: small(), KVHeads: 1 + rng.Int32N(3), ItemCount: rng.Int32N(8), Scale: 1, RopeScale: 1,
 		}
 		for _, err := range []error{
 			k.Extend(0, attend),
+			k.SharedDecode(0, attend),
 			k.Append(0, abi.AppendParams{K: at(), V: at(), KCache: at(), VCache: at(), Slots: at(), Positions: at(), Rope: at(), KTokenStride: small(), VTokenStride: small(), KVHeads: 2, Tokens: 5}),
 			k.Merge(0, abi.MergeParams{PartialOut: at(), PartialLSE: at(), Out: at(), LSE: at(), SlotBegin: at(), SinkLogits: at(), OutTokenStride: small(), QHeads: 3, Tokens: 5}),
 			k.Materialise(0, abi.MaterialiseParams{SrcK: at(), SrcV: at(), DstK: at(), DstV: at(), Copies: at(), PageTable: at(), Rope: at(), KVHeads: 2, CopyCount: 4}),

@@ -183,7 +183,7 @@ func (r region) float32s(dst []float32, i int64) error {
 }
 
 // words is the eight int32 of struct i in an array of such structs: every work
-// list is one.
+// list but that of members is one.
 func (r region) words(i int64) (w [8]int32, err error) {
 	b, err := r.at(int64(4*len(w))*i, int64(4*len(w)))
 	if err != nil {
@@ -198,6 +198,14 @@ func (r region) words(i int64) (w [8]int32, err error) {
 func (r region) item(i int64) (abi.Item, error) {
 	w, err := r.words(i)
 	return abi.Item{QBegin: w[0], QCount: w[1], QIndex: w[2], RunBegin: w[3], RunEnd: w[4], Slot: w[5], SlotStride: w[6]}, err
+}
+
+func (r region) member(i int64) (abi.Member, error) {
+	b, err := r.at(8*i, 8)
+	if err != nil {
+		return abi.Member{}, err
+	}
+	return abi.Member{Token: int32(binary.LittleEndian.Uint32(b)), Slot: int32(binary.LittleEndian.Uint32(b[4:]))}, nil
 }
 
 func (r region) run(i int64) (abi.Run, error) {

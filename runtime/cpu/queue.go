@@ -25,7 +25,8 @@ type operation struct {
 
 	copy blockCopy
 	fill fill
-	done chan struct{} // of a mark
+	done chan struct{} // of a mark that one waits for, who gets a value
+	mark chan struct{} // of an event's: it is closed
 }
 
 type fill struct {
@@ -70,6 +71,10 @@ func (d *Device) serve() {
 	for op := range d.queue {
 		if op.done != nil {
 			op.done <- struct{}{}
+			continue
+		}
+		if op.mark != nil {
+			close(op.mark)
 			continue
 		}
 		if err := d.execute(&op); err != nil {

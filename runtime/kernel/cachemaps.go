@@ -48,16 +48,20 @@ const (
 // kind's too only where their tiles have the same number of keys. A cache that
 // grows or moves needs new ones.
 func (s *Set) MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvHeads int) (*CacheMaps, error) {
-	m := &CacheMaps{device: s.device}
 	l, ok := s.kernels[kind]
 	if !ok {
-		return nil, fmt.Errorf("map the cache for %s: %s has no such kernel: add it to the kinds of its spec", kind, s.name)
+		return nil, s.missing("map the cache for", kind)
 	}
+	return s.mapFor(l, keys, values, pages, kvHeads)
+}
+
+func (s *Set) mapFor(l *loaded, keys, values abi.DevicePtr, pages, kvHeads int) (*CacheMaps, error) {
+	m := &CacheMaps{device: s.device}
 	if l.artifact.Family != "sm90" {
 		return m, nil
 	}
 	if err := s.mapCache(m, l.artifact, keys, values, pages, kvHeads); err != nil {
-		return nil, errors.Join(fmt.Errorf("map the cache of %s for %s: %w", s.name, kind, err), m.Free())
+		return nil, errors.Join(fmt.Errorf("map the cache of %s for %s: %w", s.name, l.artifact.Kind, err), m.Free())
 	}
 	return m, nil
 }

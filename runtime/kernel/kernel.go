@@ -17,6 +17,7 @@ type Bundle struct {
 	Flags      []string // for the compiler, beside the target
 	Cache      CacheShape
 	Kernels    []Artifact // of one kind, the first that fits a device is used
+	Tuned      []Tuned    // what was measured to be better, by GPU model
 }
 
 // Artifact is one kernel: its layout, its source and the machine code there is.
@@ -26,11 +27,16 @@ type Artifact struct {
 	File    string // source file name, for messages and the cache
 	Family  string
 	Targets []string // that cubins were made or meant for
+	Tuned   []string // those of Targets for which only Bundle.Tuned chooses it
 
 	Rows, Keys, Stages, Warps int // the plan; see [abi.ManifestPlan]
 
 	Group       int // query heads that share one KV head
 	SharedBytes int // dynamic shared memory of a block
+	Blocks      int // of a persistent grid, a multiprocessor; 0: 1
+	// Early is true of a source that, where compiled for sm_90 or newer, waits by itself
+	// for the kernel ahead of it: see cuda.LaunchConfig.
+	Early bool
 
 	Source []byte            // CUDA C++
 	Cubins map[string][]byte // embedded machine code by target; may be nil

@@ -16,12 +16,12 @@ import (
 
 func testBundle() Bundle {
 	b := Bundle{Name: "llama3", SpecDigest: "d1", Flags: []string{"-f"}}
-	kinds := []abi.Kind{abi.KindAppend, abi.KindPrefill, abi.KindExtend, abi.KindDecode, abi.KindMerge, abi.KindMaterialise}
+	kinds := []abi.Kind{abi.KindAppend, abi.KindPrefill, abi.KindExtend, abi.KindDecode, abi.KindMerge, abi.KindMaterialise, abi.KindSharedDecode}
 	for i, kind := range kinds {
 		b.Kernels = append(b.Kernels, Artifact{
 			Kind: kind, Entry: "llama3_" + string(kind), File: string(kind) + ".cu", Family: "sm80",
 			Targets: []string{"sm_80", "sm_90a"}, Warps: 4, Group: 4, SharedBytes: 1000 * i,
-			Source: []byte("source of " + kind), Cubins: map[string][]byte{"sm_80": []byte("cubin of " + kind)},
+			Early: kind == abi.KindMerge, Source: []byte("source of " + kind), Cubins: map[string][]byte{"sm_80": []byte("cubin of " + kind)},
 		})
 	}
 	return b
@@ -50,7 +50,7 @@ func TestOpenTakesTheEmbeddedCubin(t *testing.T) {
 			t.Errorf("%s has a source too", image.Name)
 		}
 	}
-	if len(got) != 6 || got["decode"] != "cubin of decode" {
+	if len(got) != 7 || got["decode"] != "cubin of decode" {
 		t.Errorf("loaded %v", got)
 	}
 	if err := s.Close(); err != nil || dev.loaded != 0 {
@@ -79,7 +79,7 @@ func TestOpenCompilesWhatIsNotEmbedded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if compiled.Load() != 6 || string(dev.images[0].Cubin) != "made" {
+	if compiled.Load() != 7 || string(dev.images[0].Cubin) != "made" {
 		t.Errorf("%d compilations; first image %q", compiled.Load(), dev.images[0].Cubin)
 	}
 }
@@ -197,6 +197,8 @@ func encode(t *testing.T, params any) []byte {
 func TestLaunches(t *testing.T) {
 	attend := abi.AttendParams{Q: 1, KCache: 2, SinkLogits: 13, QTokenStride: 14, OutTokenStride: 15, KVHeads: 8,
 		ItemCount: 70000, Scale: 0.125, RopeScale: 1.5}
+	shared := attend
+	shared.Members, shared.MemberOffsets = 16, 17
 	appendParams := abi.AppendParams{K: 1, Rope: 7, KTokenStride: 8, VTokenStride: 9, KVHeads: 8, Tokens: 11}
 	merge := abi.MergeParams{PartialOut: 1, SinkLogits: 6, OutTokenStride: 7, QHeads: 33, Tokens: 9}
 	materialise := abi.MaterialiseParams{SrcK: 1, Rope: 7, KVHeads: 8, CopyCount: 5}
@@ -213,6 +215,7 @@ func TestLaunches(t *testing.T) {
 		{"llama3_decode", func(s *Set) error { return s.Decode(3, attend) }, attend, 70000, 8, 3000},
 		{"llama3_merge", func(s *Set) error { return s.Merge(3, merge) }, merge, 9, 9, 4000},
 		{"llama3_materialise", func(s *Set) error { return s.Materialise(3, materialise) }, materialise, 5, 8, 5000},
+		{"llama3_shared_decode", func(s *Set) error { return s.SharedDecode(3, shared) }, shared, 70000, 8, 6000},
 	}
 	s, dev := openTest(t, testBundle())
 	for _, test := range tests {
@@ -225,6 +228,42 @@ func TestLaunches(t *testing.T) {
 			SharedBytes: test.shared}, encode(t, test.params)}}
 		if diff := cmp.Diff(want, dev.launches, cmp.AllowUnexported(launched{})); diff != "" {
 			t.Errorf("%s: %s", test.entry, diff)
+		}
+	}
+}
+
+func TestOnlyMergeIsEarly(t *testing.T) {
+	compile := func(context.Context, Source) ([]byte, error) { return []byte("made"), nil }
+	devices := map[*fake]bool{
+		h200(): true, {info: cuda.Info{Name: "B200", Major: 10}}: true, a100(): false,
+		{info: cuda.Info{Name: "emulator", Major: 9, EmulatesSource: true}}: false,
+	}
+	attend := abi.AttendParams{KVHeads: 1, ItemCount: 1, Members: 1, MemberOffsets: 1}
+	for dev, want := range devices {
+		for _, waits := range []bool{true, false} { // a source that was generated before merge waited does not
+			b := testBundle()
+			for i := range b.Kernels {
+				b.Kernels[i].Early = b.Kernels[i].Early && waits
+			}
+			s, err := Open(t.Context(), dev, b, Options{Compile: compile})
+			if err != nil {
+				t.Fatal(err)
+			}
+			dev.launches = nil
+			err = errors.Join(s.Append(0, abi.AppendParams{Tokens: 1}), s.Prefill(0, attend), s.Extend(0, attend), s.Decode(0, attend),
+				s.SharedDecode(0, attend), s.Merge(0, abi.MergeParams{QHeads: 1, Tokens: 1}),
+				s.Materialise(0, abi.MaterialiseParams{CopyCount: 1, KVHeads: 1}))
+			if err != nil || len(dev.launches) != len(b.Kernels) {
+				t.Errorf("%s: %d launches, %v", dev.info.Name, len(dev.launches), err)
+			}
+			for _, l := range dev.launches {
+				if early := want && waits && l.entry == "llama3_merge"; l.config.Early != early {
+					t.Errorf("%s: %s is launched early: %v; the source waits: %v", dev.info.Name, l.entry, l.config.Early, waits)
+				}
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }
@@ -270,6 +309,7 @@ func TestLaunchErrors(t *testing.T) {
 		{"no heads", s.Decode(0, abi.AttendParams{ItemCount: 1}), "launch decode of llama3: a grid of 1 by 0 blocks"},
 		{"too many heads", s.Decode(0, abi.AttendParams{ItemCount: 1, KVHeads: 65536}), "a grid of 1 by 65536 blocks"},
 		{"no query heads", s.Merge(0, abi.MergeParams{Tokens: 1}), "launch merge of llama3: a grid of 1 by 0 blocks"},
+		{"no members", s.SharedDecode(0, abi.AttendParams{ItemCount: 1, KVHeads: 1}), "launch shared_decode of llama3: Members or MemberOffsets is null"},
 		{"device", s.Decode(99, abi.AttendParams{ItemCount: 1, KVHeads: 1}), "launch decode of llama3: bad stream"},
 	}
 	for _, test := range tests {

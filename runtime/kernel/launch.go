@@ -12,29 +12,38 @@ import (
 
 // Append launches append on the stream. With no tokens it does nothing.
 func (s *Set) Append(stream cuda.Stream, p abi.AppendParams) error {
-	return launch(s, stream, abi.KindAppend, &p, p.Tokens, 1)
+	return launch(s, stream, s.kernels[abi.KindAppend], abi.KindAppend, &p, p.Tokens, 1)
 }
 
 // Prefill launches prefill on the stream. With no items it does nothing.
 func (s *Set) Prefill(stream cuda.Stream, p abi.AttendParams) error {
-	return s.attend(stream, abi.KindPrefill, p)
+	return s.attend(stream, s.kernels[abi.KindPrefill], abi.KindPrefill, p)
 }
 
 // Extend launches extend on the stream. With no items it does nothing.
 func (s *Set) Extend(stream cuda.Stream, p abi.AttendParams) error {
-	return s.attend(stream, abi.KindExtend, p)
+	return s.attend(stream, s.kernels[abi.KindExtend], abi.KindExtend, p)
 }
 
 // Decode launches decode on the stream. With no items it does nothing.
 func (s *Set) Decode(stream cuda.Stream, p abi.AttendParams) error {
-	return s.attend(stream, abi.KindDecode, p)
+	return s.attend(stream, s.kernels[abi.KindDecode], abi.KindDecode, p)
 }
 
-// attend launches one of the kinds that attend. The blocks of family sm90 are
-// persistent: one a multiprocessor, each of which takes its share of the items.
-func (s *Set) attend(stream cuda.Stream, kind abi.Kind, p abi.AttendParams) error {
+// SharedDecode launches shared_decode on the stream. With no items it does nothing.
+func (s *Set) SharedDecode(stream cuda.Stream, p abi.AttendParams) error {
+	if p.ItemCount > 0 && (p.Members == 0 || p.MemberOffsets == 0) {
+		return fmt.Errorf("launch %s of %s: Members or MemberOffsets is null: its items name their query tokens by them", abi.KindSharedDecode, s.name)
+	}
+	return s.attend(stream, s.kernels[abi.KindSharedDecode], abi.KindSharedDecode, p)
+}
+
+// attend launches a kernel of one of the kinds that attend. The blocks of family sm90
+// are persistent: as many as the multiprocessors hold, each of which takes its share
+// of the items.
+func (s *Set) attend(stream cuda.Stream, l *loaded, kind abi.Kind, p abi.AttendParams) error {
 	x, y := p.ItemCount, p.KVHeads
-	if l, ok := s.kernels[kind]; ok && l.artifact.Family == "sm90" && x > 0 && y > 0 {
+	if l.persistent() && x > 0 && y > 0 {
 		if p.KMap == 0 || p.VMap == 0 {
 			return fmt.Errorf("launch %s of %s: no tensor maps of the caches: a kernel of family sm90 needs those of MapCache", kind, s.name)
 		}
@@ -42,35 +51,45 @@ func (s *Set) attend(stream cuda.Stream, kind abi.Kind, p abi.AttendParams) erro
 		if work > math.MaxInt32 {
 			return fmt.Errorf("launch %s of %s: %d items of %d KV heads; a launch takes %d in all", kind, s.name, x, y, math.MaxInt32)
 		}
-		x, y = int32(min(work, int64(s.multiprocessors))), 1
+		x, y = int32(min(work, int64(s.blocks(l)))), 1
 	}
-	return launch(s, stream, kind, &p, x, y)
+	return launch(s, stream, l, kind, &p, x, y)
 }
 
 // Blocks is how many blocks of a kind that attends the device runs at a time, about:
 // what a sequence is cut for (schedule.Options.Fill).
-func (s *Set) Blocks(kind abi.Kind) int {
+func (s *Set) Blocks(kind abi.Kind) int { return s.blocks(s.kernels[kind]) }
+
+func (s *Set) blocks(l *loaded) int {
 	const sm80PerMultiprocessor = 2 // as gen/plan makes them fit
-	if l, ok := s.kernels[kind]; ok && l.artifact.Family == "sm90" {
-		return s.multiprocessors
+	if l.persistent() {
+		return max(1, l.artifact.Blocks) * s.multiprocessors
 	}
 	return sm80PerMultiprocessor * s.multiprocessors
 }
 
+// persistent is a kernel whose blocks share out the items.
+func (l *loaded) persistent() bool { return l != nil && l.artifact.Family == "sm90" }
+
 // Merge launches merge on the stream, a warp for each query head of a token.
-// With no tokens it does nothing.
+// With no tokens it does nothing. Merge may read SlotBegin before the kernel ahead of it
+// on the stream has ended; that one must not write it.
+//
+// What is ahead may be on two streams, shared decode on one and decode on the other,
+// which this one follows by an event: merge starts only once that event is past, or, in
+// a graph where both are kernels that it depends on, waits by itself for both.
 func (s *Set) Merge(stream cuda.Stream, p abi.MergeParams) error {
 	rows := p.QHeads
 	if l, ok := s.kernels[abi.KindMerge]; ok && rows > 0 {
 		warps := int32(l.artifact.Warps)
 		rows = (rows-1)/warps + 1
 	}
-	return launch(s, stream, abi.KindMerge, &p, p.Tokens, rows)
+	return launch(s, stream, s.kernels[abi.KindMerge], abi.KindMerge, &p, p.Tokens, rows)
 }
 
 // Materialise launches materialise on the stream. With no copies it does nothing.
 func (s *Set) Materialise(stream cuda.Stream, p abi.MaterialiseParams) error {
-	return launch(s, stream, abi.KindMaterialise, &p, p.CopyCount, p.KVHeads)
+	return launch(s, stream, s.kernels[abi.KindMaterialise], abi.KindMaterialise, &p, p.CopyCount, p.KVHeads)
 }
 
 // maxGridY is the driver's limit.
@@ -78,11 +97,10 @@ const maxGridY = 65535
 
 // launch queues a grid of x by y blocks with p as the kernel's parameter.
 func launch[T abi.AppendParams | abi.AttendParams | abi.MergeParams | abi.MaterialiseParams](
-	s *Set, stream cuda.Stream, kind abi.Kind, p *T, x, y int32) error {
-	l, ok := s.kernels[kind]
+	s *Set, stream cuda.Stream, l *loaded, kind abi.Kind, p *T, x, y int32) error {
 	switch {
-	case !ok:
-		return fmt.Errorf("launch %s: %s has no such kernel: add it to the kinds of its spec", kind, s.name)
+	case l == nil:
+		return s.missing("launch", kind)
 	case l.kernel == nil:
 		return fmt.Errorf("launch %s of %s: %w", kind, s.name, errClosed)
 	case x < 0 || y < 1 || y > maxGridY:
@@ -97,6 +115,7 @@ func launch[T abi.AppendParams | abi.AttendParams | abi.MergeParams | abi.Materi
 		GridX: int(x), GridY: int(y), GridZ: 1,
 		Threads:     32 * l.artifact.Warps,
 		SharedBytes: l.artifact.SharedBytes,
+		Early:       l.early,
 	}, params)
 	if err != nil {
 		return fmt.Errorf("launch %s of %s: %w", kind, s.name, err)

@@ -16,7 +16,10 @@ import (
 // concurrent use, but for Close.
 type Set struct {
 	name    string
-	kernels map[abi.Kind]*loaded
+	kernels map[abi.Kind]*loaded // the usual one of each kind
+	routes  map[abi.Kind][]route // of the kinds that attend
+	all     []*loaded
+	tuned   bool
 
 	device          cuda.Device
 	multiprocessors int // of the device
@@ -26,17 +29,28 @@ type Set struct {
 type loaded struct {
 	artifact Artifact
 	target   string // "" where the device runs source
+	early    bool   // the machine code waits by itself for the kernel ahead of it
 	module   cuda.Module
 	kernel   cuda.Kernel
 }
 
-// Open loads one kernel of each kind of the bundle. Machine code comes from
-// the bundle where it embeds some for the device's target, else from
-// Options.Compile; a device that runs source gets the source.
+// Open loads one kernel of each kind of the bundle, and where the bundle is tuned for
+// the device's model those of its table. Machine code comes from the bundle where it
+// embeds some for the device's target, else from Options.Compile; a device that
+// runs source gets the source.
 func Open(ctx context.Context, dev cuda.Device, b Bundle, o Options) (*Set, error) {
 	chosen, err := choose(b, dev.Info(), o.Target)
 	if err != nil {
 		return nil, fmt.Errorf("open the kernels of %s on %s: %w", b.Name, dev.Info().Name, err)
+	}
+	usual := len(chosen)
+	byEntry := map[string]*loaded{}
+	var rules []Rule
+	if t := b.tunedFor(dev.Info()); t != nil {
+		rules = t.Rules
+		if chosen, err = addTuned(chosen, byEntry, b, *t, dev.Info(), o.Target); err != nil {
+			return nil, fmt.Errorf("open the kernels of %s tuned for %s: %w", b.Name, t.Device, err)
+		}
 	}
 	if o.Compile == nil {
 		o.Compile = defaultCompile()
@@ -52,19 +66,53 @@ func Open(ctx context.Context, dev cuda.Device, b Bundle, o Options) (*Set, erro
 	}
 	group.Wait()
 	s := &Set{
-		name: b.Name, kernels: map[abi.Kind]*loaded{}, device: dev, multiprocessors: max(1, dev.Info().Multiprocessors), cache: b.Cache,
+		name: b.Name, kernels: map[abi.Kind]*loaded{}, all: chosen, tuned: b.tunedFor(dev.Info()) != nil,
+		device: dev, multiprocessors: max(1, dev.Info().Multiprocessors), cache: b.Cache,
 	}
-	for _, l := range chosen {
+	for _, l := range chosen[:usual] {
 		s.kernels[l.artifact.Kind] = l
 	}
+	for _, r := range rules {
+		if r.Kind == abi.KindSharedDecode { // one launch for sequences of any length
+			s.kernels[r.Kind] = byEntry[r.Entry]
+		}
+	}
+	s.route(rules, byEntry)
 	if err := errors.Join(errs...); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
+// addTuned appends the kernels of a table that are not among the chosen, and fills
+// byEntry with all of the table's.
+func addTuned(chosen []*loaded, byEntry map[string]*loaded, b Bundle, t Tuned, device cuda.Info, target string) ([]*loaded, error) {
+	for _, rule := range t.Rules {
+		if byEntry[rule.Entry] != nil {
+			continue
+		}
+		if i := slices.IndexFunc(chosen, func(l *loaded) bool { return l.artifact.Entry == rule.Entry }); i >= 0 {
+			byEntry[rule.Entry] = chosen[i]
+			continue
+		}
+		i := slices.IndexFunc(b.Kernels, func(a Artifact) bool { return a.Entry == rule.Entry && a.Kind == rule.Kind })
+		if i < 0 {
+			return nil, fmt.Errorf("the bundle has no %s kernel %s", rule.Kind, rule.Entry)
+		}
+		on, err := fit(b.Kernels[i], device, target)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", rule.Entry, err)
+		}
+		l := &loaded{artifact: b.Kernels[i], target: on}
+		byEntry[rule.Entry] = l
+		chosen = append(chosen, l)
+	}
+	return chosen, nil
+}
+
 // choose takes one artifact of each kind: the first that was planned for a
 // target that runs on the device, or else the first that can be compiled for it.
+// Those for which only a table chooses are left out.
 func choose(b Bundle, device cuda.Info, target string) ([]*loaded, error) {
 	var chosen []*loaded
 	var refused []error
@@ -72,7 +120,7 @@ func choose(b Bundle, device cuda.Info, target string) ([]*loaded, error) {
 	planned := map[abi.Kind]bool{}
 	for _, a := range b.Kernels {
 		at, have := place[a.Kind]
-		if planned[a.Kind] {
+		if planned[a.Kind] || a.tunedOnly(device) {
 			continue
 		}
 		t, err := fit(a, device, target)
@@ -91,11 +139,22 @@ func choose(b Bundle, device cuda.Info, target string) ([]*loaded, error) {
 		}
 	}
 	for _, a := range b.Kernels {
-		if _, have := place[a.Kind]; !have {
+		if _, have := place[a.Kind]; !have && !a.tunedOnly(device) {
 			return nil, fmt.Errorf("no %s kernel fits: %w", a.Kind, errors.Join(refused...))
 		}
 	}
 	return chosen, nil
+}
+
+// tunedOnly tells whether none but a table chooses the artifact for the device.
+func (a *Artifact) tunedOnly(device cuda.Info) bool {
+	if len(a.Tuned) == len(a.Targets) {
+		return len(a.Tuned) > 0
+	}
+	return !device.EmulatesSource && slices.ContainsFunc(a.Tuned, func(target string) bool {
+		arch, err := parseTarget(target)
+		return err == nil && arch.runsOn(device.Major, device.Minor)
+	})
 }
 
 // fit returns the target to take the artifact's machine code for, or why it
@@ -133,6 +192,11 @@ func (l *loaded) load(ctx context.Context, dev cuda.Device, flags []string, o Op
 			return err
 		}
 		image.Cubin = cubin
+		arch, err := parseTarget(l.target)
+		if err != nil {
+			return err
+		}
+		l.early = l.artifact.Early && arch.major >= 9
 	}
 	module, err := dev.Load(image)
 	if err != nil {
@@ -169,12 +233,12 @@ func (s *Set) Tile(kind abi.Kind) (rows, keys int) {
 // Close unloads the kernels. No launch may be under way.
 func (s *Set) Close() error {
 	var errs []error
-	for kind, l := range s.kernels {
+	for _, l := range s.all {
 		if l.module == nil {
 			continue
 		}
 		if err := l.module.Unload(); err != nil {
-			errs = append(errs, fmt.Errorf("close %s of %s: %w", kind, s.name, err))
+			errs = append(errs, fmt.Errorf("close %s of %s: %w", l.artifact.Kind, s.name, err))
 		}
 		l.module, l.kernel = nil, nil
 	}

@@ -38,12 +38,11 @@ func (a architecture) runsOn(major, minor int) bool {
 	return a.major == major && a.minor <= minor
 }
 
-// chooseTarget picks the closest of the kernel's targets whose machine code
-// runs on the device; where there is none, the device's own architecture,
-// for which the source can be compiled.
-func chooseTarget(a Artifact, device cuda.Info) (string, error) {
+// Closest is the target whose machine code was made closest to the device, of those
+// that run on it, or "".
+func Closest(targets []string, device cuda.Info) (string, error) {
 	best, found := "", architecture{minor: -1}
-	for _, target := range a.Targets {
+	for _, target := range targets {
 		arch, err := parseTarget(target)
 		if err != nil {
 			return "", err
@@ -53,8 +52,14 @@ func chooseTarget(a Artifact, device cuda.Info) (string, error) {
 			best, found = target, arch
 		}
 	}
-	if best != "" {
-		return best, nil
+	return best, nil
+}
+
+// chooseTarget picks the closest of the kernel's targets; where none runs on the
+// device, the device's own architecture, for which the source can be compiled.
+func chooseTarget(a Artifact, device cuda.Info) (string, error) {
+	if best, err := Closest(a.Targets, device); best != "" || err != nil {
+		return best, err
 	}
 	switch {
 	case a.Family == "sm80" && device.Major >= 8:

@@ -1,0 +1,165 @@
+package kernel
+
+import (
+	"fmt"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cuda"
+)
+
+// Tuned is the kernels that were the fastest on one GPU model.
+type Tuned struct {
+	Device string // cuda.Info.Name of the model
+	Rules  []Rule // of one kind, the first that a sequence is within is used
+}
+
+// Rule is a kernel for sequences of a kind up to some lengths.
+type Rule struct {
+	Kind        abi.Kind
+	Query, Keys int    // the most query tokens and tokens of KV of a sequence; 0: any number
+	Entry       string // of the artifact
+	Fill        int    // blocks that a sequence alone is cut for, in percent of the multiprocessors; 0: as many as they hold
+	Tokens      int    // of the smallest part that a sequence is cut into; 0: max(4 keys of a tile, 256)
+}
+
+// Choice is a kernel for a sequence, and what its work is listed by. It follows from
+// the device and the sequence's own lengths, so that a sequence has the same
+// results in any batch.
+type Choice struct {
+	Kind       abi.Kind
+	Index      int // in Choices
+	Rows, Keys int // of a tile
+	Blocks     int // that a sequence alone is cut for: schedule.Options.FillBy
+	Tokens     int // of the smallest part, likewise
+
+	kernel *loaded
+}
+
+// Plan is the tile of the choice's kernel, such as r16k64s4w8; "" of the zero Choice.
+func (c Choice) Plan() string {
+	if c.kernel == nil {
+		return ""
+	}
+	a := &c.kernel.artifact
+	return fmt.Sprintf("r%dk%ds%dw%d", a.Rows, a.Keys, a.Stages, a.Warps)
+}
+
+// route is a rule with its kernel.
+type route struct {
+	query, keys int
+	choice      Choice
+}
+
+// Choose returns the kernel for a sequence of so many query tokens and tokens of KV,
+// the query tokens' own included. It allocates nothing. A kind that the set does not
+// have gives the zero Choice.
+func (s *Set) Choose(kind abi.Kind, query, keys int) Choice {
+	for i := range s.routes[kind] {
+		r := &s.routes[kind][i]
+		if query <= r.query && keys <= r.keys {
+			return r.choice
+		}
+	}
+	return Choice{}
+}
+
+// Choices are all that Choose gives for a kind.
+func (s *Set) Choices(kind abi.Kind) []Choice {
+	var all []Choice
+	for _, r := range s.routes[kind] {
+		if r.choice.Index == len(all) {
+			all = append(all, r.choice)
+		}
+	}
+	return all
+}
+
+// TunedFor reports whether the set's kernels were measured on the device's model.
+func (s *Set) TunedFor() bool { return s.tuned }
+
+// Attend launches a kind that attends by the kernel of a choice. With no items it
+// does nothing.
+func (s *Set) Attend(stream cuda.Stream, c Choice, p abi.AttendParams) error {
+	if c.kernel == nil {
+		return s.missing("launch", c.Kind)
+	}
+	return s.attend(stream, c.kernel, c.Kind, p)
+}
+
+// MapChoice is MapCache for the kernel of a choice.
+func (s *Set) MapChoice(c Choice, keys, values abi.DevicePtr, pages, kvHeads int) (*CacheMaps, error) {
+	if c.kernel == nil {
+		return nil, s.missing("map the cache for", c.Kind)
+	}
+	return s.mapFor(c.kernel, keys, values, pages, kvHeads)
+}
+
+func (s *Set) missing(what string, kind abi.Kind) error {
+	return fmt.Errorf("%s %s: %s has no such kernel: add it to the kinds of its spec", what, kind, s.name)
+}
+
+// tunedFor is the table of a device, or nil.
+func (b *Bundle) tunedFor(device cuda.Info) *Tuned {
+	for i := range b.Tuned {
+		if b.Tuned[i].Device == device.Name {
+			return &b.Tuned[i]
+		}
+	}
+	return nil
+}
+
+// attends are the kinds that have a tile, and so a choice.
+var attends = [...]abi.Kind{abi.KindPrefill, abi.KindExtend, abi.KindDecode, abi.KindSharedDecode}
+
+const anyLength = int(^uint(0) >> 1)
+
+// route lists the choices of each kind: those of the table, and behind them the
+// kind's usual kernel for any sequence.
+func (s *Set) route(rules []Rule, tuned map[string]*loaded) {
+	s.routes = map[abi.Kind][]route{}
+	for _, kind := range attends {
+		for _, rule := range append(rules[:len(rules):len(rules)], Rule{Kind: kind}) {
+			l := s.kernels[kind]
+			if rule.Entry != "" {
+				l = tuned[rule.Entry]
+			}
+			if rule.Kind != kind || l == nil {
+				continue
+			}
+			s.addRoute(rule, l)
+		}
+	}
+}
+
+func (s *Set) addRoute(rule Rule, l *loaded) {
+	r := route{query: rule.Query, keys: rule.Keys, choice: Choice{
+		Kind: rule.Kind, Rows: l.artifact.Rows, Keys: l.artifact.Keys, Blocks: s.blocks(l), Tokens: rule.Tokens, kernel: l,
+	}}
+	if r.query == 0 {
+		r.query = anyLength
+	}
+	if r.keys == 0 {
+		r.keys = anyLength
+	}
+	if rule.Fill > 0 {
+		r.choice.Blocks = max(1, rule.Fill*s.multiprocessors/100)
+	}
+	if r.choice.Tokens == 0 {
+		r.choice.Tokens = max(4*l.artifact.Keys, 256)
+	}
+	known := s.routes[rule.Kind]
+	for _, k := range known {
+		if k.query >= r.query && k.keys >= r.keys {
+			return // never reached
+		}
+		r.choice.Index = max(r.choice.Index, k.choice.Index+1)
+	}
+	for _, k := range known {
+		c := k.choice
+		if c.Index = r.choice.Index; c == r.choice {
+			r.choice = k.choice // the same for other lengths
+			break
+		}
+	}
+	s.routes[rule.Kind] = append(known, r)
+}
