@@ -37,6 +37,7 @@ type Cache struct {
 	evictable int     // pages that eviction could free
 	pinned    int
 	sequences int
+	unshared  int            // as in Stats
 	clock     uint64         // of entry.used
 	working   sync.WaitGroup // encodes, persisting and loading
 	stats     Stats          // counters alone
@@ -106,6 +107,7 @@ type Stats struct {
 	PagesFree      int
 	PagesUsed      int
 	PagesEvictable int // of those used: held by chunks that nobody uses and that are not pinned
+	PagesUnshared  int // that the open sequences would hold if each had copies of its own
 	Chunks         int // on the device or in the host tier, those being encoded included
 	Pinned         int // chunks
 	Sequences      int // open
@@ -134,7 +136,7 @@ func (c *Cache) Stats() Stats {
 	s := c.stats
 	s.PagesFree = len(c.pool.free)
 	s.PagesUsed = len(c.pool.refs) - s.PagesFree
-	s.PagesEvictable = c.evictable
+	s.PagesEvictable, s.PagesUnshared = c.evictable, c.unshared
 	s.Chunks = len(c.chunks)
 	s.Pinned = c.pinned
 	s.Sequences = c.sequences

@@ -84,7 +84,14 @@ func (r *run) reopen() (err error) {
 
 // compare compares the counts, and at times the contents.
 func (r *run) compare(i int) error {
-	if got, want := r.cache.Stats(), r.model.snapshot(); got != want {
+	want := r.model.snapshot()
+	for _, s := range r.sequences {
+		for _, p := range s.segments {
+			want.PagesUnshared += r.model.pages(p.doc)
+		}
+		want.PagesUnshared += shape.Pages(len(s.tokens))
+	}
+	if got := r.cache.Stats(); got != want {
 		return fmt.Errorf("\ngot  %+v\nwant %+v", got, want)
 	}
 	if i%25 == 0 {

@@ -89,6 +89,16 @@ func (s *Sequence) join() {
 	}
 	s.cache.pool.retain(s.pages)
 	s.cache.sequences++
+	s.cache.unshared += s.unshared()
+}
+
+// unshared is the pages that the sequence's chunks and own tokens take.
+func (s *Sequence) unshared() int {
+	pages := len(s.pages)
+	for _, g := range s.segments {
+		pages += len(g.entry.pages)
+	}
+	return pages
 }
 
 // Tokens is the number of own tokens.
@@ -144,6 +154,7 @@ func (s *Sequence) Extend(n int) error {
 		c.pool.release(pages[last:held])
 		pages = slices.Delete(pages, last, held)
 	}
+	c.unshared += len(pages) - held
 	s.pages = pages
 	s.tokens += int32(n)
 	return nil
@@ -160,6 +171,7 @@ func (s *Sequence) Truncate(n int) error {
 		return fmt.Errorf("kvcache: truncate to %d own tokens, want 0 to %d", n, s.tokens)
 	}
 	keep := s.cache.config.Shape.Pages(n)
+	s.cache.unshared -= len(s.pages) - keep
 	s.cache.pool.release(s.pages[keep:])
 	s.pages = s.pages[:keep]
 	s.tokens = int32(n)
@@ -213,6 +225,7 @@ func (s *Sequence) Close() {
 	}
 	s.closed = true
 	s.cache.sequences--
+	s.cache.unshared -= s.unshared()
 	s.cache.pool.release(s.pages)
 	for _, g := range s.segments {
 		s.cache.unref(g.entry)

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -16,13 +17,16 @@ type buffer struct {
 }
 
 // grow makes the buffer hold n bytes, and some more where it will grow again.
-// What it held is lost. Nothing may be under way that uses it.
-func (b *buffer) grow(dev cuda.Device, n int64, again bool) error {
+// What it held is lost, when the work on the engine's stream is done.
+func (b *buffer) grow(ctx context.Context, e *Engine, n int64, again bool) error {
 	if n <= b.bytes {
 		return nil
 	}
 	if b.ptr != 0 {
-		if err := dev.Free(b.ptr); err != nil {
+		if err := e.device.Synchronize(ctx, e.stream); err != nil {
+			return launchError(err)
+		}
+		if err := e.device.Free(b.ptr); err != nil {
 			return err
 		}
 		*b = buffer{}
@@ -30,7 +34,7 @@ func (b *buffer) grow(dev cuda.Device, n int64, again bool) error {
 	if again {
 		n += n / 4
 	}
-	ptr, err := dev.Alloc(n)
+	ptr, err := e.device.Alloc(n)
 	if err != nil {
 		return err
 	}

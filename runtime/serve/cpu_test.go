@@ -32,7 +32,16 @@ func cpuKernels(tb testing.TB, dev *cpu.Device, m serve.Model) serve.Kernels {
 func newBench(tb testing.TB, m serve.Model, o serve.Options) *toy.Bench {
 	tb.Helper()
 	dev := cpu.Open(cpu.Options{Workers: 2})
-	e, err := serve.New(dev, cpuKernels(tb, dev, m), m, o)
+	return benchOf(tb, dev, cpuKernels(tb, dev, m), m, o)
+}
+
+// unshared hides shared decode.
+type unshared struct{ serve.Kernels }
+
+// benchOf is an engine on a device of its own.
+func benchOf(tb testing.TB, dev *cpu.Device, k serve.Kernels, m serve.Model, o serve.Options) *toy.Bench {
+	tb.Helper()
+	e, err := serve.New(dev, k, m, o)
 	if err != nil {
 		tb.Fatal(err)
 	}

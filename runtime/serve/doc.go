@@ -39,14 +39,19 @@
 // # What is promised
 //
 // A sequence's outputs have the same bits whatever else is in the batch, and
-// whether or not its documents have been evicted and restored meanwhile. A
-// call that fails leaves sequences and registry as they were; its error wraps
-// one of [ErrNoPages], [ErrClosed], [ErrLaunch], [ErrFixedSize], [ErrBusy],
+// whether or not its documents have been evicted and restored meanwhile. With
+// kernels that have shared decode, that holds where [Model].Sharing is bitwise; where
+// it is fastest, the bits of a decode step depend on which of the sequence's
+// documents others in the batch hold, and on nothing else.
+//
+// A call that fails leaves sequences and registry as they were; its error wraps
+// one of [ErrNoPages], [ErrOutOfMemory], [ErrClosed], [ErrLaunch], [ErrFixedSize], [ErrBusy],
 // [ErrEnded], [ErrIncomplete] or the context's, and later calls are served.
 //
-// All work is queued on one stream, in the order of the calls. What the device
-// does wrong after a call has returned comes to light in [Step.Wait]; a server
-// that reads its results by other means should call it before Commit.
+// All work is queued on one stream, in the order of the calls, and Schedule does
+// not wait for it: a server may make a step while the one before is at work. What
+// the device does wrong after a call has returned comes to light in [Step.Wait]; a
+// server that reads its results by other means should call it before Commit.
 //
 // Nothing global is used: metrics come from [Engine.Collector], logs go to
 // [Options].Logger.

@@ -22,12 +22,14 @@ type Engine struct {
 	device    cuda.Device
 	kernels   Kernels
 	model     Model
-	schedules [len(kinds)]schedule.Options
+	routes    routes
+	sharing   *schedule.SharedOptions // nil: the kernels have no shared_decode
+	side      *cuda.Side              // of decode, beside shared decode
 	cache     *kvcache.Cache
 	stream    cuda.Stream
 	ownStream bool
-	rope      abi.DevicePtr                   // 0 where nothing is rotated
-	maps      [][len(kinds)]*kernel.CacheMaps // [layers]; none where the kernels take none
+	rope      abi.DevicePtr         // 0 where nothing is rotated
+	maps      [][]*kernel.CacheMaps // [layers][routes]; none where the kernels take none
 	log       *slog.Logger
 	metrics   *metrics
 
@@ -55,15 +57,18 @@ func New(dev cuda.Device, k Kernels, m Model, o Options) (_ *Engine, err error) 
 		return nil, err
 	}
 	e := &Engine{
-		device: dev, kernels: k, model: m, schedules: scheduleOptions(m, k, dev.Info()),
+		device: dev, kernels: k, model: m, sharing: sharingOptions(m, k, dev.Info()),
 		stream: o.Stream, log: o.Logger, metrics: newMetrics(),
 		spaces: map[*workspace]struct{}{}, graphs: map[*Graph]struct{}{},
 	}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
-	for i, kind := range kinds {
-		if rows := e.schedules[i].Rows; rows < m.Group {
+	if e.routes, err = newRoutes(m, k, dev.Info()); err != nil {
+		return nil, err
+	}
+	for i, kind := range kinds[:sharedDecode] {
+		if rows := e.routes.options(i).Rows; rows < m.Group {
 			return nil, fmt.Errorf("the kernels' tile of %s has %d rows, and a token's group of query heads takes %d", kind, rows, m.Group)
 		}
 	}
@@ -80,6 +85,11 @@ func New(dev cuda.Device, k Kernels, m Model, o Options) (_ *Engine, err error) 
 			return nil, err
 		}
 		e.ownStream = true
+	}
+	if e.sharing != nil {
+		if e.side, err = cuda.OpenSide(dev); err != nil {
+			return nil, fmt.Errorf("a stream for decode: %w", err)
+		}
 	}
 	if table := rope.Table(m.Rope); len(table) > 0 {
 		if e.rope, err = dev.Alloc(int64(len(table)) * 4); err != nil {
@@ -105,15 +115,19 @@ func New(dev cuda.Device, k Kernels, m Model, o Options) (_ *Engine, err error) 
 
 // mapCaches makes the tensor maps of every layer.
 func (e *Engine) mapCaches(pages int) error {
-	mapper, ok := e.kernels.(cacheMapper)
-	if !ok {
+	if _, ok := e.kernels.(cacheMapper); !ok {
 		return nil
 	}
-	e.maps = make([][len(kinds)]*kernel.CacheMaps, e.model.Layers)
+	e.maps = make([][]*kernel.CacheMaps, e.model.Layers)
 	for layer := range e.maps {
 		kv := e.cache.Layer(layer)
-		for i, kind := range kinds {
-			m, err := mapper.MapCache(kind, kv.K, kv.V, pages, e.model.KVHeads)
+		e.maps[layer] = make([]*kernel.CacheMaps, len(e.routes.all))
+		for i := range e.routes.all {
+			r := &e.routes.all[i]
+			if r.kind == sharedDecode && e.sharing == nil {
+				continue
+			}
+			m, err := e.mapCache(r, kv.K, kv.V, pages)
 			if err != nil {
 				return fmt.Errorf("layer %d: %w", layer, err)
 			}
@@ -236,6 +250,7 @@ func (e *Engine) freeAll() error {
 	if e.rope != 0 {
 		errs = append(errs, e.device.Free(e.rope))
 	}
+	errs = append(errs, e.side.Close())
 	if e.ownStream {
 		errs = append(errs, e.device.DestroyStream(e.stream))
 	}

@@ -21,6 +21,9 @@ var (
 	// ErrLaunch is work that the device refused or did not do. The step that it
 	// belongs to can only be aborted.
 	ErrLaunch = cuda.ErrLaunch
+	// ErrOutOfMemory is device memory, for a step's lists or a graph, that there is
+	// none of.
+	ErrOutOfMemory = cuda.ErrOutOfMemory
 	// ErrFixedSize is a step that does not fit the graph it was given to.
 	ErrFixedSize = schedule.ErrFixedSize
 	// ErrBusy is a sequence, or a graph, that is in an open step.

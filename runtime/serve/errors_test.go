@@ -28,8 +28,10 @@ func TestNewErrors(t *testing.T) {
 		want   string
 	}{
 		{func(m *serve.Model, _ *serve.Options) { m.Group = 0 }, "the model's Group is 0"},
+		{func(m *serve.Model, _ *serve.Options) { m.PageSize = 12 }, "the model's PageSize is 12, want a power of two"},
 		{func(m *serve.Model, _ *serve.Options) { m.Group = 100 }, "a token's group of query heads takes 100"},
 		{func(m *serve.Model, _ *serve.Options) { m.Encoding = "packed" }, `Encoding is "packed", want segment, raw or baked`},
+		{func(m *serve.Model, _ *serve.Options) { m.Sharing = "both" }, `Sharing is "both", want fastest or bitwise`},
 		{func(m *serve.Model, _ *serve.Options) { m.Scale = 0 }, "Scale is 0"},
 		{func(m *serve.Model, _ *serve.Options) { m.Window = -1 }, "Window is -1"},
 		{func(m *serve.Model, _ *serve.Options) { m.MaxPosition = 5000 }, "MaxPosition is 5000, and its RoPE table ends at 4096"},
@@ -240,6 +242,9 @@ func TestCancelledRegister(t *testing.T) {
 		})
 	}
 	<-started
+	for b.Engine.Cache().Stats().Joins == 0 { // the other is to wait for it
+		time.Sleep(time.Millisecond)
+	}
 	cancel()
 	group.Wait()
 	<-gone
@@ -323,7 +328,7 @@ func TestCollector(t *testing.T) {
 		"kgen_chunk_hits_total": 1, "kgen_chunk_misses_total": 1, "kgen_encodes_total": 1,
 		"kgen_chunk_reads_total": 6, "kgen_shared_reads_total": 5, "kgen_step_tokens_total": 16, // 10 of them by the encode
 		"kgen_step_seconds": 2, "kgen_schedule_seconds": 1, "kgen_step_failures_total": 1, "kgen_steps_aborted_total": 0,
-		"kgen_pages_used": 6, "kgen_pages_free": 44, "kgen_sequences": 3, "kgen_chunks": 1, "kgen_evictions_total": 0,
+		"kgen_pages_used": 6, "kgen_pages_free": 44, "kgen_kv_bytes": 6 * 512, "kgen_kv_unshared_bytes": 21 * 512, "kgen_sequences": 3, "kgen_chunks": 1, "kgen_evictions_total": 0,
 	} {
 		if v, ok := got[name]; !ok || math.Abs(v-want) > 1e-9 {
 			t.Errorf("%s is %v (%v), want %v", name, v, ok, want)

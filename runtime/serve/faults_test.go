@@ -17,20 +17,23 @@ import (
 
 var errInjected = errors.New("injected")
 
-// faulty is a device and kernels of which one call, counted from 1, fails.
+// faulty is a CPU device and kernels of which some calls fail.
 type faulty struct {
 	cuda.GraphDevice
 	serve.Kernels
+	fails func(call int, name string) bool // calls are counted from 1
 
-	mu    sync.Mutex
-	calls int
-	fail  int
-	name  string         // of the call that failed
-	names map[string]int // calls
-	held  map[abi.DevicePtr]bool
-	// locked is the host allocations that are held.
-	locked int
-	kept   int // frees that failed: what they were to free is still held
+	mu     sync.Mutex
+	calls  int
+	failed string         // the call that failed last
+	names  map[string]int // calls
+	held   map[abi.DevicePtr]int64
+	kept   int   // frees that failed: what they were to free is still held
+	locked int64 // host memory that is held
+}
+
+func newFaulty(dev *cpu.Device, k serve.Kernels, fails func(int, string) bool) *faulty {
+	return &faulty{GraphDevice: dev, Kernels: k, fails: fails, names: map[string]int{}, held: map[abi.DevicePtr]int64{}}
 }
 
 func (f *faulty) call(name string) error {
@@ -38,10 +41,10 @@ func (f *faulty) call(name string) error {
 	defer f.mu.Unlock()
 	f.calls++
 	f.names[name]++
-	if f.calls != f.fail {
+	if !f.fails(f.calls, name) {
 		return nil
 	}
-	f.name = name
+	f.failed = name
 	return fmt.Errorf("%s: %w", name, errInjected)
 }
 
@@ -52,7 +55,9 @@ func (f *faulty) Alloc(n int64) (abi.DevicePtr, error) {
 	p, err := f.GraphDevice.Alloc(n)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.held[p] = true
+	if err == nil {
+		f.held[p] = n
+	}
 	return p, err
 }
 
@@ -96,10 +101,8 @@ func (f *faulty) DestroyStream(s cuda.Stream) error {
 }
 
 func (f *faulty) Synchronize(ctx context.Context, s cuda.Stream) error {
-	if err := f.call("Synchronize"); err != nil {
-		return err
-	}
-	return f.GraphDevice.Synchronize(ctx, s)
+	err := f.GraphDevice.Synchronize(ctx, s) // as a device does: what fails has ended
+	return errors.Join(f.call("Synchronize"), err)
 }
 
 func (f *faulty) Capture(s cuda.Stream, record func() error) (cuda.Graph, error) {
@@ -148,6 +151,13 @@ func (f *faulty) Extend(s cuda.Stream, p abi.AttendParams) error {
 	return f.Kernels.Extend(s, p)
 }
 
+func (f *faulty) SharedDecode(s cuda.Stream, p abi.AttendParams) error {
+	if err := f.call("SharedDecode"); err != nil {
+		return err
+	}
+	return f.Kernels.(manyBlocks).SharedDecode(s, p)
+}
+
 func (f *faulty) Decode(s cuda.Stream, p abi.AttendParams) error {
 	if err := f.call("Decode"); err != nil {
 		return err
@@ -162,59 +172,80 @@ func (f *faulty) Merge(s cuda.Stream, p abi.MergeParams) error {
 	return f.Kernels.Merge(s, p)
 }
 
-// faultyCopier is a faulty device that copies on streams.
+// faultyCopier is a faulty device that copies on streams and has events.
 type faultyCopier struct{ *faulty }
+
+func (f faultyCopier) copier() cuda.Copier { return f.GraphDevice.(cuda.Copier) }
 
 func (f faultyCopier) AllocHost(n int64) ([]byte, error) {
 	if err := f.call("AllocHost"); err != nil {
 		return nil, err
 	}
+	b, err := f.copier().AllocHost(n)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.locked++
-	return make([]byte, n), nil
+	f.locked += int64(len(b))
+	return b, err
 }
 
-func (f faultyCopier) FreeHost([]byte) error {
+func (f faultyCopier) FreeHost(b []byte) error {
 	f.mu.Lock()
-	f.locked--
+	f.locked -= int64(len(b))
 	f.mu.Unlock()
-	return f.call("FreeHost")
+	return errors.Join(f.call("FreeHost"), f.copier().FreeHost(b))
 }
 
-func (f faultyCopier) CopyAsync(_ cuda.Stream, dst, src abi.DevicePtr, b cuda.Blocks) error {
+func (f faultyCopier) CopyAsync(s cuda.Stream, dst, src abi.DevicePtr, b cuda.Blocks) error {
 	if err := f.call("CopyAsync"); err != nil {
 		return err
 	}
-	host := make([]byte, b.Size())
-	return errors.Join(f.eachBlock(host, src, b, f.GraphDevice.Download), f.eachBlock(host, dst, b, upload(f.GraphDevice)))
+	return f.copier().CopyAsync(s, dst, src, b)
 }
 
-func (f faultyCopier) CopyToHostAsync(_ cuda.Stream, dst []byte, src abi.DevicePtr, b cuda.Blocks) error {
+func (f faultyCopier) CopyToHostAsync(s cuda.Stream, dst []byte, src abi.DevicePtr, b cuda.Blocks) error {
 	if err := f.call("CopyToHostAsync"); err != nil {
 		return err
 	}
-	return f.eachBlock(dst, src, b, f.GraphDevice.Download)
+	return f.copier().CopyToHostAsync(s, dst, src, b)
 }
 
-func (f faultyCopier) CopyFromHostAsync(_ cuda.Stream, dst abi.DevicePtr, src []byte, b cuda.Blocks) error {
+func (f faultyCopier) CopyFromHostAsync(s cuda.Stream, dst abi.DevicePtr, src []byte, b cuda.Blocks) error {
 	if err := f.call("CopyFromHostAsync"); err != nil {
 		return err
 	}
-	return f.eachBlock(src, dst, b, upload(f.GraphDevice))
+	return f.copier().CopyFromHostAsync(s, dst, src, b)
 }
 
-func upload(d cuda.Device) func([]byte, abi.DevicePtr) error {
-	return func(src []byte, dst abi.DevicePtr) error { return d.Upload(dst, src) }
-}
+func (f faultyCopier) events() cuda.EventDevice { return f.GraphDevice.(cuda.EventDevice) }
 
-func (f faultyCopier) eachBlock(host []byte, p abi.DevicePtr, b cuda.Blocks, do func([]byte, abi.DevicePtr) error) error {
-	for i := range b.Count {
-		if err := do(host[int64(i)*b.Bytes:][:b.Bytes], p+abi.DevicePtr(int64(i)*b.Stride)); err != nil {
-			return err
-		}
+func (f faultyCopier) NewEvent() (cuda.Event, error) {
+	if err := f.call("NewEvent"); err != nil {
+		return 0, err
 	}
-	return nil
+	return f.events().NewEvent()
+}
+
+func (f faultyCopier) DestroyEvent(e cuda.Event) error {
+	return errors.Join(f.call("DestroyEvent"), f.events().DestroyEvent(e))
+}
+
+func (f faultyCopier) Record(e cuda.Event, s cuda.Stream) error {
+	if err := f.call("Record"); err != nil {
+		return err
+	}
+	return f.events().Record(e, s)
+}
+
+func (f faultyCopier) Follow(s, after cuda.Stream, e cuda.Event) error {
+	if err := f.call("Follow"); err != nil {
+		return err
+	}
+	return f.GraphDevice.(cuda.StreamFollower).Follow(s, after, e)
+}
+
+func (f faultyCopier) WaitEvent(ctx context.Context, e cuda.Event) error {
+	err := f.events().WaitEvent(ctx, e)
+	return errors.Join(f.call("WaitEvent"), err)
 }
 
 // Whichever call of the device fails, the operation at hand says so, nothing
@@ -246,9 +277,10 @@ func scenario(t *testing.T, copies bool, fail int) *faulty {
 	ctx := t.Context()
 	m := toy.Small()
 	m.Layers, m.KVHeads, m.PageSize = 1, 1, 32 // fewer copies
+	m.Sharing = "bitwise"                      // documents are short: fastest would share none
 	dev := cpu.Open(cpu.Options{Workers: 1})
 	defer dev.Close()
-	f := &faulty{GraphDevice: dev, Kernels: cpuKernels(t, dev, m), fail: fail, names: map[string]int{}, held: map[abi.DevicePtr]bool{}}
+	f := newFaulty(dev, cpuKernels(t, dev, m), func(call int, _ string) bool { return call == fail })
 	var seam cuda.Device = f
 	if copies {
 		seam = faultyCopier{f}
@@ -284,7 +316,7 @@ func scenario(t *testing.T, copies bool, fail int) *faulty {
 			t.Errorf("%s: %v: the state is %s, it was %s", name, err, after, before)
 		}
 		if err := operation(); err != nil {
-			t.Fatalf("%s, again after %s had failed: %v", name, f.name, err)
+			t.Fatalf("%s, again after %s had failed: %v", name, f.failed, err)
 		}
 	}
 
@@ -386,11 +418,11 @@ func scenario(t *testing.T, copies bool, fail int) *faulty {
 		}
 	}
 	// The host tier does with the memory that it gets.
-	if fail > 0 && failures != 1 && !(failures == 0 && f.name == "AllocHost") {
-		t.Errorf("%s failed, and %d operations", f.name, failures)
+	if fail > 0 && failures != 1 && !(failures == 0 && f.failed == "AllocHost") {
+		t.Errorf("%s failed, and %d operations", f.failed, failures)
 	}
 	if len(f.held) > f.kept || f.locked > 0 {
-		t.Errorf("%d device and %d host allocations are left after %s failed", len(f.held), f.locked, f.name)
+		t.Errorf("%d device allocations and %d bytes of host memory are left after %s failed", len(f.held), f.locked, f.failed)
 	}
 	return f
 }

@@ -17,7 +17,7 @@ var ErrNoGraphs = errors.New("the device records no graphs")
 type GraphSize struct {
 	Tokens   int // query tokens of a step, of all sequences together
 	Context  int // tokens that a sequence holds, chunks and own tokens; 0: no limit
-	Segments int // segments of all sequences together; 0: 32 for each token
+	Segments int // segments of all sequences together, once for each new token of theirs; 0: 32 for each token
 	Pages    int // of the page table, a chunk's counted once; 0: as many as the pool has and half as many again
 }
 
@@ -72,8 +72,8 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 	}
 	s := &Step{engine: e, graph: g, space: g.space, stream: g.stream, recorded: true}
 	g.space.reset()
-	g.space.groups[0].kind, g.space.groups[1].kind = extend, decode
-	if err := s.place(); err != nil {
+	g.space.groups[decodeGroup].route = e.routes.first[decode]
+	if err := s.place(ctx); err != nil {
 		return nil, err
 	}
 	s.tokens = fixed.tokens
@@ -109,7 +109,7 @@ func (e *Engine) fixedSize(size GraphSize) (*fixedSize, error) {
 		return nil, fmt.Errorf("a graph of %d tokens, context %d, %d segments, %d pages: want positive numbers",
 			size.Tokens, size.Context, size.Segments, size.Pages)
 	}
-	o := &e.schedules[decode]
+	o := e.routes.options(decode)
 	items := o.MaxItems
 	if size.Context > 0 {
 		items = min(items, (size.Context+o.SplitTokens-1)/o.SplitTokens)
@@ -119,9 +119,10 @@ func (e *Engine) fixedSize(size GraphSize) (*fixedSize, error) {
 	if e.model.Window > 0 {
 		runs *= 2
 	}
+	shared := e.fixedShared(size)
 	return &fixedSize{
 		tokens: size.Tokens, slotBegins: size.Tokens + 1, items: items, runs: runs + items, pages: size.Pages,
-		slots: items,
+		slots: items + shared.members, shared: shared,
 	}, nil
 }
 
@@ -158,8 +159,8 @@ func (g *Graph) Close(ctx context.Context) error {
 	if g.closed.Load() {
 		return nil
 	}
-	if err := g.space.settle(ctx, e); err != nil {
-		return fmt.Errorf("serve: close a graph: %w", err)
+	if err := e.device.Synchronize(ctx, e.stream); err != nil {
+		return fmt.Errorf("serve: close a graph: %w", launchError(err))
 	}
 	g.closed.Store(true)
 	e.mu.Lock()

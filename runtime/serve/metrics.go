@@ -8,8 +8,8 @@ import (
 
 // metrics are an engine's own counters; those of pages and chunks are the cache's.
 type metrics struct {
-	scheduled, steps                       prometheus.Histogram
-	tokens, reads, shared, aborted, failed prometheus.Counter
+	scheduled, steps                               prometheus.Histogram
+	tokens, reads, shared, spared, aborted, failed prometheus.Counter
 }
 
 func newMetrics() *metrics {
@@ -18,7 +18,7 @@ func newMetrics() *metrics {
 	}
 	return &metrics{
 		scheduled: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "kgen_schedule_seconds", Help: "Time of a Schedule, the wait for the step before included.",
+			Name: "kgen_schedule_seconds", Help: "Time of a Schedule, waiting for the device included.",
 			Buckets: prometheus.ExponentialBuckets(10e-6, 2, 16),
 		}),
 		steps: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -28,6 +28,7 @@ func newMetrics() *metrics {
 		tokens:  counter("kgen_step_tokens_total", "Query tokens of committed steps."),
 		reads:   counter("kgen_chunk_reads_total", "Chunks of sequences in committed steps."),
 		shared:  counter("kgen_shared_reads_total", "Chunks of sequences in committed steps that a sequence before them in the step, or the same one, had too."),
+		spared:  counter("kgen_shared_decode_spared_bytes_total", "Bytes of KV that decode alone would have read in committed steps, beyond those that were read."),
 		aborted: counter("kgen_steps_aborted_total", "Steps that were rolled back."),
 		failed:  counter("kgen_step_failures_total", "Steps that could not be scheduled, or that the device failed."),
 	}
@@ -41,7 +42,7 @@ type collector struct{ engine *Engine }
 
 func (c collector) own() []prometheus.Collector {
 	m := c.engine.metrics
-	return []prometheus.Collector{m.scheduled, m.steps, m.tokens, m.reads, m.shared, m.aborted, m.failed}
+	return []prometheus.Collector{m.scheduled, m.steps, m.tokens, m.reads, m.shared, m.spared, m.aborted, m.failed}
 }
 
 // Describe implements prometheus.Collector.
@@ -61,20 +62,27 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	s := c.engine.cache.Stats()
 	for _, m := range cacheMetrics {
-		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(&s))
+		value := m.value(&s)
+		if m.bytes {
+			value *= float64(c.engine.model.shape().PageBytes())
+		}
+		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, value)
 	}
 }
 
 type cacheMetric struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
-	value func(*kvcache.Stats) float64
+	value func(*kvcache.Stats) float64 // in pages for a metric of bytes
+	bytes bool
 }
 
 var cacheMetrics = []cacheMetric{
 	gauge("kgen_pages_free", "Pages that nobody holds.", func(s *kvcache.Stats) float64 { return float64(s.PagesFree) }),
 	gauge("kgen_pages_used", "Pages that chunks and sequences hold.", func(s *kvcache.Stats) float64 { return float64(s.PagesUsed) }),
 	gauge("kgen_pages_evictable", "Pages used by chunks that may be evicted.", func(s *kvcache.Stats) float64 { return float64(s.PagesEvictable) }),
+	gaugeBytes("kgen_kv_bytes", "Bytes of KV that chunks and sequences hold.", func(s *kvcache.Stats) float64 { return float64(s.PagesUsed) }),
+	gaugeBytes("kgen_kv_unshared_bytes", "Bytes of KV that the open sequences would hold if each had copies of its own.", func(s *kvcache.Stats) float64 { return float64(s.PagesUnshared) }),
 	gauge("kgen_chunks", "Chunks on the device or in the host tier.", func(s *kvcache.Stats) float64 { return float64(s.Chunks) }),
 	gauge("kgen_chunks_pinned", "Chunks that are pinned.", func(s *kvcache.Stats) float64 { return float64(s.Pinned) }),
 	gauge("kgen_host_pages", "Pages used in the host tier.", func(s *kvcache.Stats) float64 { return float64(s.HostPages) }),
@@ -95,10 +103,14 @@ var cacheMetrics = []cacheMetric{
 }
 
 func gauge(name, help string, value func(*kvcache.Stats) float64) cacheMetric {
-	return cacheMetric{prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, value}
+	return cacheMetric{prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, value, false}
+}
+
+func gaugeBytes(name, help string, pages func(*kvcache.Stats) float64) cacheMetric {
+	return cacheMetric{prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, pages, true}
 }
 
 func count(name, help string, value func(*kvcache.Stats) int64) cacheMetric {
 	return cacheMetric{prometheus.NewDesc(name, help, nil, nil), prometheus.CounterValue,
-		func(s *kvcache.Stats) float64 { return float64(value(s)) }}
+		func(s *kvcache.Stats) float64 { return float64(value(s)) }, false}
 }

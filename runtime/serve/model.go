@@ -10,7 +10,6 @@ import (
 	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/rope"
-	"github.com/kgen-project/kgen/runtime/schedule"
 )
 
 // Kernels launches one spec's kernels: a *kernel.Set on a GPU or on the
@@ -22,7 +21,7 @@ type Kernels interface {
 	Decode(s cuda.Stream, p abi.AttendParams) error
 	Merge(s cuda.Stream, p abi.MergeParams) error
 	// Tile is the rows (query tokens x heads of one KV head) and the keys of a
-	// tile of prefill, extend or decode; 0 where there is no such kernel.
+	// tile of prefill, extend, decode or shared_decode; 0 where there is no such kernel.
 	Tile(kind abi.Kind) (rows, keys int)
 }
 
@@ -51,6 +50,11 @@ type Model struct {
 	VHeadDim int // elements of a value or output
 	PageSize int // tokens
 	Encoding string
+	// Sharing says how decode reads chunks that several sequences of a step hold,
+	// where the kernels have shared_decode. fastest: once for all of them, where that
+	// is expected to be faster; "" is the same. bitwise: so that a sequence's
+	// outputs have the same bits whoever else holds its chunks.
+	Sharing string
 
 	Rope       rope.Variant
 	Scale      float32 // as in abi.AttendParams
@@ -81,6 +85,12 @@ func (m Model) check() error {
 	}
 	if m.Encoding != "segment" && m.Encoding != "raw" && m.Encoding != baked {
 		errs = append(errs, fmt.Errorf("the model's Encoding is %q, want segment, raw or baked", m.Encoding))
+	}
+	if m.Sharing != "" && m.Sharing != sharingFastest && m.Sharing != sharingBitwise {
+		errs = append(errs, fmt.Errorf("the model's Sharing is %q, want %s or %s", m.Sharing, sharingFastest, sharingBitwise))
+	}
+	if m.PageSize < 1 || m.PageSize&(m.PageSize-1) != 0 {
+		errs = append(errs, fmt.Errorf("the model's PageSize is %d, want a power of two", m.PageSize))
 	}
 	if m.Scale == 0 || m.RopeScale == 0 {
 		errs = append(errs, fmt.Errorf("the model's Scale is %g and its RopeScale %g: neither may be 0", m.Scale, m.RopeScale))
@@ -116,36 +126,20 @@ type Options struct {
 	Logger    *slog.Logger   // nil: nothing is logged
 }
 
-// kinds are those that attend, in the order of an engine's schedule options.
-var kinds = [...]abi.Kind{abi.KindPrefill, abi.KindExtend, abi.KindDecode}
+// blocksOf is how many blocks of a kind the device runs at a time.
+func blocksOf(k Kernels, kind abi.Kind, device cuda.Info) int {
+	if b, ok := k.(blocker); ok {
+		return b.Blocks(kind)
+	}
+	return max(1, device.Multiprocessors)
+}
+
+// kinds are those that attend.
+var kinds = [...]abi.Kind{abi.KindPrefill, abi.KindExtend, abi.KindDecode, abi.KindSharedDecode}
 
 const (
 	prefill = iota
 	extend
 	decode
+	sharedDecode // whose options are an engine's sharing
 )
-
-// scheduleOptions says how the work of each kind is listed. Rows is 0 for a
-// kind that there is no kernel of.
-func scheduleOptions(m Model, k Kernels, device cuda.Info) [len(kinds)]schedule.Options {
-	var options [len(kinds)]schedule.Options
-	for i, kind := range kinds {
-		rows, keys := k.Tile(kind)
-		if rows == 0 {
-			continue
-		}
-		o := schedule.Options{
-			Rows: rows, Group: m.Group, Causal: m.Causal, Window: m.Window, SinkTokens: m.SinkTokens,
-			MaxPosition: m.maxPosition(), PageSize: m.PageSize,
-		}
-		if i != prefill {
-			blocks := device.Multiprocessors
-			if b, ok := k.(blocker); ok {
-				blocks = b.Blocks(kind)
-			}
-			o = o.Fill(blocks, m.KVHeads, keys)
-		}
-		options[i] = o
-	}
-	return options
-}

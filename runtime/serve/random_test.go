@@ -12,7 +12,7 @@ import (
 )
 
 // Random operations from a seed give what the oracle gives, whatever runs out or
-// fails, and leave nothing. KGEN_SERVE_OPERATIONS says how many.
+// fails and however chunks are shared, and leave nothing. KGEN_SERVE_OPERATIONS says how many.
 func TestRandomOperations(t *testing.T) {
 	operations := 10000
 	if s := os.Getenv("KGEN_SERVE_OPERATIONS"); s != "" {
@@ -22,8 +22,15 @@ func TestRandomOperations(t *testing.T) {
 		}
 		operations = n
 	}
+	t.Run("fastest", func(t *testing.T) { testRandomOperations(t, "fastest", operations/2) })
+	t.Run("bitwise", func(t *testing.T) { testRandomOperations(t, "bitwise", operations/2) })
+}
+
+func testRandomOperations(t *testing.T, sharing string, operations int) {
 	const seed = 1
-	b := newBench(t, toy.Tiny(), serve.Options{Pages: 120, HostBytes: 20 * 160})
+	m := toy.Tiny()
+	m.Sharing = sharing
+	b := newBench(t, m, serve.Options{Pages: 120, HostBytes: 20 * 160})
 	graph, err := b.Record(t.Context(), serve.GraphSize{Tokens: toy.GraphTokens, Segments: 40})
 	if err != nil {
 		t.Fatal(err)

@@ -21,11 +21,14 @@ type Entry struct {
 // Abort; until then its sequences can't be in another.
 //
 // An entry of few tokens is attended by decode and one of more by extend, in
-// any mixture. How a sequence is attended depends on itself alone, so its
-// outputs have the same bits in any batch.
+// any mixture; by which kernel of extend follows from the sequence's own lengths.
+// How a sequence is attended depends on itself alone, so its outputs have the same bits
+// in any batch; but for kernels with shared decode where Model.Sharing is fastest: then
+// it depends on who else holds its chunks.
 //
-// It waits for the work on the stream that uses the same memory, which is that
-// of the steps that have ended.
+// It does not wait for the steps before, which may still be at work: it waits until
+// the device has the lists of the last that used the same memory, and has so
+// begun with it. Where the device has no events, it waits for all that is queued.
 func (e *Engine) Schedule(ctx context.Context, batch []Entry) (*Step, error) {
 	return e.schedule(ctx, batch, nil)
 }
@@ -69,7 +72,7 @@ func (e *Engine) schedule(ctx context.Context, batch []Entry, g *Graph) (_ *Step
 	if err := s.list(); err != nil {
 		return nil, err
 	}
-	if err := s.place(); err != nil {
+	if err := s.place(ctx); err != nil {
 		return nil, err
 	}
 	e.metrics.scheduled.Observe(time.Since(start).Seconds())
@@ -104,16 +107,17 @@ func (e *Engine) claim(batch []Entry) (err error) {
 func (s *Step) list() error {
 	e, w := s.engine, s.space
 	w.reset()
-	w.groups[0].kind, w.groups[1].kind = extend, decode
-	decodeTokens := e.schedules[decode].Rows / e.model.Group
+	w.groups[decodeGroup].route = e.routes.first[decode]
+	decodeTokens := e.routes.options(decode).Rows / e.model.Group
 	pages := int32(0)
 	for i, entry := range s.entries {
 		kv := entry.Sequence.kv
-		stored, first := kv.Tokens(), kv.Next()
+		held, first := kv.Tokens(), kv.Next()
 		if err := kv.Extend(entry.Tokens); err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
 		s.extended++
+		stored := held
 		if e.model.Encoding == baked {
 			stored = first
 		}
@@ -122,19 +126,31 @@ func (s *Step) list() error {
 		if w.segments, err = w.table.Add(w.segments, kv); err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
-		if w.slots, err = kv.Slots(w.slots, kv.Tokens()-entry.Tokens); err != nil {
+		if w.slots, err = kv.Slots(w.slots, held); err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
-		g := &w.groups[0]
-		if entry.Tokens <= decodeTokens {
-			g = &w.groups[1]
-		} else if w.fixed != nil {
-			return fmt.Errorf("entry %d: %w: %d new tokens, a graph takes at most %d of a sequence", i, ErrFixedSize, entry.Tokens, decodeTokens)
+		g := &w.groups[decodeGroup]
+		if entry.Tokens > decodeTokens {
+			if w.fixed != nil {
+				return fmt.Errorf("entry %d: %w: %d new tokens, a graph takes at most %d of a sequence", i, ErrFixedSize, entry.Tokens, decodeTokens)
+			}
+			route := e.routes.of(extend, entry.Tokens, tokensOf(w.segments[begin:]))
+			g = &w.groups[decodeGroup+1+route-e.routes.first[extend]]
+			g.route = route
 		}
 		w.add(g, entry.Tokens, first, stored, begin)
 		s.reads, s.shared, pages = countShared(w.segments[begin:], e.model.PageSize, s.reads, s.shared, pages)
 	}
 	return nil
+}
+
+// tokensOf is the tokens of KV of segments.
+func tokensOf(segments []schedule.Segment) int {
+	n := 0
+	for i := range segments {
+		n += int(segments[i].Tokens)
+	}
+	return n
 }
 
 // countShared counts chunks in the segments, and among them those whose pages
@@ -174,23 +190,24 @@ func (e *Engine) scheduleChunk(ctx context.Context, tokens int, pages []int32) (
 	}
 	w := s.space
 	w.reset()
-	w.groups[0].kind, w.groups[1].kind = prefill, decode
 	w.segments = append(w.segments, schedule.Segment{Page: w.table.Append(pages), Tokens: int32(tokens), Own: true})
 	w.slots = e.model.shape().Slots(w.slots, pages, 0, tokens)
-	w.add(&w.groups[0], tokens, 0, 0, 0)
-	if err := s.place(); err != nil {
+	g := &w.groups[decodeGroup+1]
+	g.route = e.routes.of(prefill, tokens, tokens)
+	w.add(g, tokens, 0, 0, 0)
+	if err := s.place(ctx); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
 // place builds the lists and puts them on the device.
-func (s *Step) place() error {
+func (s *Step) place(ctx context.Context) error {
 	e, w := s.engine, s.space
-	if err := w.build(&e.schedules); err != nil {
+	if err := w.build(e); err != nil {
 		return err
 	}
-	a, err := w.upload(e)
+	a, err := w.upload(ctx, e)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/kgen-project/kgen/runtime/cpu"
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/serve"
 	"github.com/kgen-project/kgen/tests/toy"
@@ -61,9 +62,22 @@ func TestRequest(t *testing.T) {
 }
 
 // A sequence gives the same bits alone, in a batch of 64 of all sorts, and after
-// its documents were evicted and came back.
+// its documents were evicted and came back: without shared decode, and with it
+// where that is bitwise.
 func TestSameBits(t *testing.T) {
-	b := newBench(t, toy.Small(), serve.Options{Pages: 6000, HostBytes: 1 << 30})
+	m := toy.Small()
+	options := serve.Options{Pages: 6000, HostBytes: 1 << 30}
+	t.Run("without shared decode", func(t *testing.T) {
+		dev := cpu.Open(cpu.Options{Workers: 2})
+		testSameBits(t, benchOf(t, dev, unshared{cpuKernels(t, dev, m)}, m, options))
+	})
+	t.Run("bitwise", func(t *testing.T) {
+		m.Sharing = "bitwise"
+		testSameBits(t, newBench(t, m, options))
+	})
+}
+
+func testSameBits(t *testing.T, b *toy.Bench) {
 	docs := [][]int32{toy.Document(1, 150), toy.Document(2, 41), toy.Document(3, 290)}
 	chunks := func() []*kvcache.Chunk {
 		var held []*kvcache.Chunk

@@ -22,10 +22,12 @@ type Step struct {
 
 	extended      int // entries whose sequences have room for their new tokens
 	tokens        int
+	saved         int // tokens of KV, of a layer and KV head, that shared decode spared
 	reads, shared int // chunks that sequences read, and those of them that others had read
 
-	append abi.AppendParams // but for what a layer gives
-	attend [2]launch
+	append       abi.AppendParams // but for what a layer gives
+	attend       [groupCount]launch
+	sharedDecode abi.AttendParams // likewise; beside attend[decodeGroup], which merges both
 
 	mu       sync.Mutex // guards what follows
 	attended []bool     // [layers]
@@ -36,7 +38,7 @@ type Step struct {
 
 // launch is one group's attend and merge, but for what a layer gives.
 type launch struct {
-	kind   int
+	route  int
 	params abi.AttendParams
 	merge  abi.MergeParams // Tokens is 0 where there is nothing to merge
 }
@@ -60,6 +62,14 @@ type IO struct {
 // can be.
 func (s *Step) Tokens() int { return s.tokens }
 
+// Spared is the bytes of KV that decode alone would read, in all layers, beyond those
+// that the step reads: what several of its sequences hold is read once by shared
+// decode.
+func (s *Step) Spared() int64 {
+	shape := s.engine.model.shape()
+	return int64(s.saved) * shape.PageBytes() / int64(shape.PageSize)
+}
+
 // Stream is where the step's work is queued. What makes Q, K and V, and what
 // reads Out, belongs there too.
 func (s *Step) Stream() cuda.Stream { return s.stream }
@@ -68,26 +78,38 @@ func (s *Step) Stream() cuda.Stream { return s.stream }
 func (s *Step) prepare(a *addresses) {
 	e, w := s.engine, s.space
 	m := &e.model
-	tokens := s.tokens
+	tokens, pages := s.tokens, len(w.table.Pages)
 	if w.fixed != nil {
-		tokens = w.fixed.tokens
+		tokens, pages = w.fixed.tokens, w.fixed.pages
 	}
 	s.append = abi.AppendParams{
 		Slots: a.slots, Positions: a.stored, Rope: e.rope, KVHeads: int32(m.KVHeads), Tokens: int32(tokens),
 	}
 	for i := range w.groups {
 		g, at := &w.groups[i], &a.groups[i]
-		s.attend[i] = launch{kind: g.kind}
+		s.attend[i] = launch{route: g.route}
 		if len(g.lists.Items) == 0 {
 			continue
+		}
+		runs, sharedRuns := len(g.lists.Runs), len(g.shared.Runs)
+		if w.fixed != nil { // what a graph's later steps have, there is room for
+			runs, sharedRuns = w.fixed.runs, w.fixed.shared.runs
 		}
 		s.attend[i].params = abi.AttendParams{
 			PartialOut: at.partialOut, PartialLSE: at.partialLSE, Items: at.items, Runs: at.runs,
 			PageTable: a.table, Positions: a.positions, Rope: e.rope,
 			KVHeads: int32(m.KVHeads), ItemCount: int32(len(g.lists.Items)), Scale: m.Scale, RopeScale: m.RopeScale,
+			RunCount: int32(runs), PageCount: int32(pages),
 		}
 		if g.lists.Slots == 0 && w.fixed == nil {
 			continue
+		}
+		if shared := &g.shared; len(shared.Items) > 0 {
+			s.sharedDecode = s.attend[i].params
+			s.sharedDecode.Items, s.sharedDecode.Runs = a.shared.items, a.shared.runs
+			s.sharedDecode.Members, s.sharedDecode.MemberOffsets = a.shared.members, a.shared.offsets
+			s.sharedDecode.ItemCount, s.sharedDecode.RunCount = int32(len(shared.Items)), int32(sharedRuns)
+			s.saved = shared.Saved
 		}
 		s.attend[i].merge = abi.MergeParams{
 			PartialOut: at.partialOut, PartialLSE: at.partialLSE, SlotBegin: at.slotBegin,
@@ -155,27 +177,29 @@ func (s *Step) launch(layer int, io IO) error {
 	if err := e.kernels.Append(s.stream, p); err != nil {
 		return err
 	}
-	for i := range s.attend {
-		l := &s.attend[i]
-		if l.params.ItemCount == 0 {
-			continue
+	attend := func(stream cuda.Stream, route int, p abi.AttendParams) error {
+		if p.ItemCount == 0 {
+			return nil
 		}
-		p := l.params
 		p.Q, p.Out, p.LSE, p.SinkLogits = io.Q, io.Out, io.LSE, io.SinkLogits
 		p.KCache, p.VCache = kv.K, kv.V
 		if len(e.maps) > 0 {
-			maps := e.maps[layer][l.kind]
+			maps := e.maps[layer][route]
 			p.KMap, p.VMap = maps.K, maps.V
 		}
 		p.QTokenStride, p.OutTokenStride = qStride, outStride
+		return e.launch(stream, &e.routes.all[route], p)
+	}
+	for i := range s.attend {
+		l := &s.attend[i]
+		alone := func(stream cuda.Stream) error { return attend(stream, l.route, l.params) }
 		var err error
-		switch l.kind {
-		case prefill:
-			err = e.kernels.Prefill(s.stream, p)
-		case extend:
-			err = e.kernels.Extend(s.stream, p)
-		default:
-			err = e.kernels.Decode(s.stream, p)
+		if i == decodeGroup && s.sharedDecode.ItemCount > 0 {
+			err = e.side.Both(s.stream, func(stream cuda.Stream) error {
+				return attend(stream, e.routes.first[sharedDecode], s.sharedDecode)
+			}, alone)
+		} else {
+			err = alone(s.stream)
 		}
 		if err != nil {
 			return err
@@ -273,6 +297,7 @@ func (s *Step) Commit() error {
 	m.tokens.Add(float64(s.tokens))
 	m.reads.Add(float64(s.reads))
 	m.shared.Add(float64(s.shared))
+	m.spared.Add(float64(s.Spared()))
 	s.end()
 	return nil
 }

@@ -13,10 +13,12 @@ import (
 
 // workspace is the memory of one step: its lists, built on the host and copied
 // to the device in one piece, and its partial results. It is kept from step to
-// step, so that a step allocates only what is larger than all before it.
+// step, so that a step allocates only what is larger than all before it. On the
+// device, the step before may still be at work in it: the stream has the copy
+// behind that.
 type workspace struct {
 	table     kvcache.Table
-	groups    [2]group // extend (or prefill) and decode
+	groups    [groupCount]group
 	segments  []schedule.Segment
 	positions []int32    // of query tokens
 	stored    []int32    // positions that K is stored at
@@ -24,17 +26,27 @@ type workspace struct {
 	host      hostBuffer // the lists as the device gets them
 	lists     buffer
 	partials  buffer
-	used      bool       // work that uses it may be under way
+	used      bool       // the copy from host may be under way
+	copied    cuda.Event // that it is over; 0: none was made
+	marked    bool       // copied is of the last copy
 	fixed     *fixedSize // nil: sizes and addresses follow the step
 }
 
-// group is the sequences of one kind in a step.
+// The groups of a step: decode's, and one for each kernel of extend, or prefill's.
+const (
+	decodeGroup = 0
+	groupCount  = decodeGroup + 1 + mostChoices
+)
+
+// group is the sequences of one route in a step.
 type group struct {
-	kind      int // index in kinds
+	route     int // index in an engine's routes
 	blocks    []block
 	builder   schedule.Builder
+	sharing   schedule.SharedBuilder // in builder's place, of decode where there is shared decode
 	sequences []schedule.Sequence
 	lists     schedule.Lists
+	shared    schedule.SharedLists // those of shared decode, whose Decode is lists
 }
 
 // block is a sequence's query tokens and segments among the workspace's.
@@ -46,13 +58,19 @@ type block struct {
 // fixedSize is the capacity of a workspace whose addresses a graph knows.
 type fixedSize struct {
 	tokens, slotBegins, items, runs, pages, slots int
+	shared                                        fixedShared
 }
 
 func (w *workspace) release(dev cuda.Device) error {
-	return errors.Join(w.host.release(dev), w.lists.release(dev), w.partials.release(dev))
+	err := errors.Join(w.host.release(dev), w.lists.release(dev), w.partials.release(dev))
+	if w.copied != 0 {
+		err = errors.Join(err, dev.(cuda.EventDevice).DestroyEvent(w.copied))
+		w.copied = 0
+	}
+	return err
 }
 
-// takeSpace returns a workspace that nothing under way uses.
+// takeSpace returns a workspace whose lists may be written.
 func (e *Engine) takeSpace(ctx context.Context) (*workspace, error) {
 	e.mu.Lock()
 	var w *workspace
@@ -79,12 +97,18 @@ func (e *Engine) giveSpace(w *workspace) {
 	e.free = append(e.free, w)
 }
 
-// settle waits for the work that uses the workspace.
+// settle waits until the lists have been copied to the device. Where the device
+// has no events, it waits for all work on the stream.
 func (w *workspace) settle(ctx context.Context, e *Engine) error {
 	if !w.used {
 		return nil
 	}
-	err := e.device.Synchronize(ctx, e.stream)
+	var err error
+	if w.marked {
+		err = e.device.(cuda.EventDevice).WaitEvent(ctx, w.copied)
+	} else {
+		err = e.device.Synchronize(ctx, e.stream)
+	}
 	if err != nil && ctx.Err() != nil {
 		return err
 	}
@@ -96,7 +120,7 @@ func (w *workspace) reset() {
 	w.table.Reset()
 	for i := range w.groups {
 		g := &w.groups[i]
-		g.blocks, g.lists = g.blocks[:0], schedule.Lists{}
+		g.blocks, g.lists, g.shared = g.blocks[:0], schedule.Lists{}, schedule.SharedLists{}
 	}
 	w.segments, w.positions, w.stored, w.slots = w.segments[:0], w.positions[:0], w.stored[:0], w.slots[:0]
 }
@@ -113,11 +137,11 @@ func (w *workspace) add(g *group, tokens, first, stored, begin int) {
 }
 
 // build makes the lists of the groups.
-func (w *workspace) build(options *[len(kinds)]schedule.Options) error {
+func (w *workspace) build(e *Engine) error {
 	for i := range w.groups {
 		g := &w.groups[i]
-		o := options[g.kind]
-		if w.fixed != nil && g.kind == decode {
+		o := e.routes.all[g.route].schedule
+		if w.fixed != nil && i == decodeGroup {
 			o.PadItems, o.PadTokens = w.fixed.items, w.fixed.tokens
 		} else if len(g.blocks) == 0 {
 			continue
@@ -130,7 +154,17 @@ func (w *workspace) build(options *[len(kinds)]schedule.Options) error {
 			})
 		}
 		var err error
-		if g.lists, err = g.builder.Build(g.sequences, o); err != nil {
+		if i == decodeGroup && e.sharing != nil {
+			s := *e.sharing
+			if w.fixed != nil {
+				s.PadItems, s.MaxMembers = w.fixed.shared.items, w.fixed.shared.members
+			}
+			g.shared, err = g.sharing.Build(g.sequences, o, s)
+			g.lists = g.shared.Decode
+		} else {
+			g.lists, err = g.builder.Build(g.sequences, o)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -140,7 +174,12 @@ func (w *workspace) build(options *[len(kinds)]schedule.Options) error {
 // addresses are where a step's lists and partial results are on the device.
 type addresses struct {
 	positions, stored, slots, table abi.DevicePtr
-	groups                          [2]groupAddresses
+	groups                          [groupCount]groupAddresses
+	shared                          sharedAddresses
+}
+
+type sharedAddresses struct {
+	items, runs, members, offsets abi.DevicePtr
 }
 
 type groupAddresses struct {
@@ -150,7 +189,7 @@ type groupAddresses struct {
 
 // upload copies the lists to the device. Lists of a fixed size stay where they
 // are from step to step.
-func (w *workspace) upload(e *Engine) (addresses, error) {
+func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 	var a addresses
 	p := packer{host: &w.host, device: e.device}
 	w.host.data = w.host.data[:0]
@@ -173,32 +212,63 @@ func (w *workspace) upload(e *Engine) (addresses, error) {
 		a.groups[i].items = pack(&p, l.Items, f.items)
 		a.groups[i].runs = pack(&p, l.Runs, f.runs)
 	}
+	shared := &w.groups[decodeGroup].shared
+	if len(shared.Items) > 0 {
+		a.shared.items = pack(&p, shared.Items, f.shared.items)
+		a.shared.runs = pack(&p, shared.Runs, f.shared.runs)
+		a.shared.members = pack(&p, shared.Members, f.shared.members)
+		a.shared.offsets = pack(&p, shared.Offsets, f.shared.offsets)
+	}
 	a.table = pack(&p, w.table.Pages, f.pages) // last: the rest of its capacity is not copied
 	if p.err != nil {
 		return a, p.err
 	}
-	if err := w.lists.grow(e.device, int64(p.end), w.fixed == nil); err != nil {
+	if err := w.lists.grow(ctx, e, int64(p.end), w.fixed == nil); err != nil {
 		return a, fmt.Errorf("work lists: %w", err)
 	}
-	if err := w.placePartials(&a, e); err != nil {
+	if err := w.placePartials(ctx, &a, e); err != nil {
 		return a, err
 	}
 	for _, ptr := range []*abi.DevicePtr{
 		&a.positions, &a.stored, &a.slots, &a.table,
-		&a.groups[0].items, &a.groups[0].runs, &a.groups[0].slotBegin,
-		&a.groups[1].items, &a.groups[1].runs, &a.groups[1].slotBegin,
+		&a.shared.items, &a.shared.runs, &a.shared.members, &a.shared.offsets,
 	} {
 		*ptr += w.lists.ptr
 	}
-	w.used = true
+	for i := range a.groups {
+		g := &a.groups[i]
+		g.items, g.runs, g.slotBegin = g.items+w.lists.ptr, g.runs+w.lists.ptr, g.slotBegin+w.lists.ptr
+	}
+	w.used, w.marked = true, false
 	if err := w.host.upload(e.device, e.stream, w.lists.ptr); err != nil {
+		return a, fmt.Errorf("work lists: %w", launchError(err))
+	}
+	if err := w.mark(e); err != nil {
 		return a, fmt.Errorf("work lists: %w", launchError(err))
 	}
 	return a, nil
 }
 
+// mark records that the copy is over when the stream gets here.
+func (w *workspace) mark(e *Engine) (err error) {
+	events, ok := e.device.(cuda.EventDevice)
+	if !ok {
+		return nil
+	}
+	if w.copied == 0 {
+		if w.copied, err = events.NewEvent(); err != nil {
+			return err
+		}
+	}
+	if err := events.Record(w.copied, e.stream); err != nil {
+		return err
+	}
+	w.marked = true
+	return nil
+}
+
 // placePartials makes room for partial results, one group's behind the other's.
-func (w *workspace) placePartials(a *addresses, e *Engine) error {
+func (w *workspace) placePartials(ctx context.Context, a *addresses, e *Engine) error {
 	slots := 0
 	for i := range w.groups {
 		slots += w.groups[i].lists.Slots
@@ -211,11 +281,14 @@ func (w *workspace) placePartials(a *addresses, e *Engine) error {
 	}
 	heads := int64(e.model.queryHeads())
 	out := heads * int64(e.model.VHeadDim) * 4 // bytes a slot
-	if err := w.partials.grow(e.device, int64(slots)*(out+heads*4), w.fixed == nil); err != nil {
+	if err := w.partials.grow(ctx, e, int64(slots)*(out+heads*4), w.fixed == nil); err != nil {
 		return fmt.Errorf("partial results: %w", err)
 	}
 	first := abi.DevicePtr(0)
 	for i := range w.groups {
+		if w.groups[i].lists.Slots == 0 && w.fixed == nil {
+			continue // its address could be the end of the memory, which is in none
+		}
 		a.groups[i].partialOut = w.partials.ptr + first*abi.DevicePtr(out)
 		a.groups[i].partialLSE = w.partials.ptr + abi.DevicePtr(slots)*abi.DevicePtr(out) + first*abi.DevicePtr(heads*4)
 		first += abi.DevicePtr(w.groups[i].lists.Slots)

@@ -1,0 +1,115 @@
+package serve
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kernel"
+	"github.com/kgen-project/kgen/runtime/schedule"
+)
+
+// chooser is Kernels that may have several of a kind, for sequences of different
+// lengths: see [kernel.Set.Choose].
+type chooser interface {
+	Choose(kind abi.Kind, query, keys int) kernel.Choice
+	Choices(kind abi.Kind) []kernel.Choice
+	Attend(s cuda.Stream, c kernel.Choice, p abi.AttendParams) error
+	MapChoice(c kernel.Choice, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error)
+}
+
+// mostChoices is the kernels of a kind that an engine takes.
+const mostChoices = 8
+
+// route is a kernel of a kind, and how its work is listed. Rows is 0 where there is
+// none.
+type route struct {
+	kind     int           // index in kinds
+	choice   kernel.Choice // the zero Choice: the kind's one kernel
+	schedule schedule.Options
+}
+
+// routes are those of all kinds. A kind's own start at first. Decode has one, that
+// of sequences of any length: those of a step are one launch, and a graph replays it
+// whatever their lengths become.
+type routes struct {
+	all     []route
+	first   [len(kinds)]int
+	chooser chooser // nil: each kind has one
+}
+
+func newRoutes(m Model, k Kernels, device cuda.Info) (routes, error) {
+	var r routes
+	r.chooser, _ = k.(chooser)
+	for i, kind := range kinds {
+		r.first[i] = len(r.all)
+		rows, keys := k.Tile(kind)
+		choices := []kernel.Choice{{Rows: rows, Keys: keys, Blocks: blocksOf(k, kind, device), Tokens: max(4*keys, 256)}}
+		if r.chooser != nil && i != sharedDecode && rows > 0 {
+			if choices = r.chooser.Choices(kind); i == decode {
+				choices = []kernel.Choice{r.chooser.Choose(kind, 1, math.MaxInt)}
+			}
+		}
+		if len(choices) > mostChoices {
+			return routes{}, fmt.Errorf("%d kernels of %s; an engine takes %d: tune with fewer choices", len(choices), kind, mostChoices)
+		}
+		for _, c := range choices {
+			r.all = append(r.all, route{i, c, scheduleOptions(m, i, c)})
+		}
+	}
+	return r, nil
+}
+
+// of is the route of a sequence, as an index in all.
+func (r *routes) of(kind, query, keys int) int {
+	if r.chooser == nil || kind == decode {
+		return r.first[kind]
+	}
+	return r.first[kind] + r.chooser.Choose(kinds[kind], query, keys).Index
+}
+
+// options are those of a kind's first route.
+func (r *routes) options(kind int) *schedule.Options { return &r.all[r.first[kind]].schedule }
+
+// scheduleOptions says how the work of a kernel is listed.
+func scheduleOptions(m Model, kind int, c kernel.Choice) schedule.Options {
+	if c.Rows == 0 || kind == sharedDecode {
+		return schedule.Options{}
+	}
+	o := schedule.Options{
+		Rows: c.Rows, Group: m.Group, Causal: m.Causal, Window: m.Window, SinkTokens: m.SinkTokens,
+		MaxPosition: m.maxPosition(), PageSize: m.PageSize,
+	}
+	if kind != prefill {
+		o = o.FillBy(c.Blocks, m.KVHeads, c.Tokens)
+	}
+	return o
+}
+
+// launch launches a route's kernel.
+func (e *Engine) launch(stream cuda.Stream, r *route, p abi.AttendParams) error {
+	switch {
+	case r.kind == sharedDecode:
+		return e.kernels.(sharedDecoder).SharedDecode(stream, p)
+	case e.routes.chooser != nil:
+		return e.routes.chooser.Attend(stream, r.choice, p)
+	case r.kind == prefill:
+		return e.kernels.Prefill(stream, p)
+	case r.kind == extend:
+		return e.kernels.Extend(stream, p)
+	}
+	return e.kernels.Decode(stream, p)
+}
+
+// mapCache makes the tensor maps of a route's kernel, where it takes any.
+func (e *Engine) mapCache(r *route, keys, values abi.DevicePtr, pages int) (*kernel.CacheMaps, error) {
+	if e.routes.chooser != nil && r.kind != sharedDecode {
+		return e.routes.chooser.MapChoice(r.choice, keys, values, pages, e.model.KVHeads)
+	}
+	mapper, ok := e.kernels.(cacheMapper)
+	if !ok {
+		return nil, nil
+	}
+	return mapper.MapCache(kinds[r.kind], keys, values, pages, e.model.KVHeads)
+}

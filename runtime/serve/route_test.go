@@ -1,0 +1,125 @@
+package serve_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cpu"
+	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kernel"
+	"github.com/kgen-project/kgen/runtime/serve"
+	"github.com/kgen-project/kgen/tests/toy"
+)
+
+// tuned is kernels with two choices for extend, of which short blocks of query tokens
+// over few keys get the first. They differ in how sequences are cut.
+type tuned struct {
+	serve.Kernels
+	more     int // further choices, that no sequence gets
+	launched map[kernel.Choice]int
+}
+
+func (k tuned) Choices(kind abi.Kind) []kernel.Choice {
+	rows, keys := k.Tile(kind)
+	all := []kernel.Choice{{Kind: kind, Rows: rows, Keys: keys, Blocks: 2, Tokens: 256}}
+	if kind == abi.KindExtend {
+		for i := range 1 + k.more {
+			all = append(all, kernel.Choice{Kind: kind, Index: 1 + i, Rows: rows, Keys: keys, Blocks: 16 + i, Tokens: 64})
+		}
+	}
+	return all
+}
+
+func (k tuned) Choose(kind abi.Kind, query, keys int) kernel.Choice {
+	all := k.Choices(kind)
+	if kind == abi.KindExtend && (query > 40 || keys > 500) {
+		return all[1]
+	}
+	return all[0]
+}
+
+func (k tuned) Attend(s cuda.Stream, c kernel.Choice, p abi.AttendParams) error {
+	k.launched[c]++
+	switch c.Kind {
+	case abi.KindPrefill:
+		return k.Prefill(s, p)
+	case abi.KindExtend:
+		return k.Extend(s, p)
+	}
+	return k.Decode(s, p)
+}
+
+func (tuned) MapChoice(kernel.Choice, abi.DevicePtr, abi.DevicePtr, int, int) (*kernel.CacheMaps, error) {
+	return &kernel.CacheMaps{}, nil
+}
+
+// Which kernel a sequence gets depends on its own lengths, so its bits are those that
+// it has alone, whatever the others of its batch get.
+func TestSameBitsWithTunedKernels(t *testing.T) {
+	m := toy.Small()
+	dev := cpu.Open(cpu.Options{Workers: 2})
+	k := tuned{Kernels: unshared{cpuKernels(t, dev, m)}, launched: map[kernel.Choice]int{}}
+	testSameBits(t, benchOf(t, dev, k, m, serve.Options{Pages: 6000, HostBytes: 1 << 30}))
+	for _, kind := range []abi.Kind{abi.KindPrefill, abi.KindExtend, abi.KindDecode} {
+		for _, c := range k.Choices(kind) {
+			if k.launched[c] == 0 {
+				t.Errorf("%s: choice %d was never launched", kind, c.Index)
+			}
+		}
+	}
+}
+
+// A step of both sorts of extend, and of decode, gives what the oracle gives.
+func TestTunedStep(t *testing.T) {
+	m := toy.Small()
+	dev := cpu.Open(cpu.Options{Workers: 2})
+	k := tuned{Kernels: unshared{cpuKernels(t, dev, m)}, launched: map[kernel.Choice]int{}}
+	b := benchOf(t, dev, k, m, serve.Options{Pages: 600})
+	var batch []serve.Entry
+	var requests []*toy.Request
+	var tokens []int32
+	for i, n := range []int{1, 60, 20, 1, 90, 30} {
+		s, err := b.Engine.Open(nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		own := toy.Document(uint64(i), n)
+		batch = append(batch, serve.Entry{Sequence: s, Tokens: n})
+		requests = append(requests, &toy.Request{Own: own})
+		tokens = append(tokens, own...)
+	}
+	clear(k.launched)
+	outs, err := b.Step(t.Context(), batch, tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := 0
+	for i, r := range requests {
+		if err := b.Compare(r, batch[i].Tokens, outs, row); err != nil {
+			t.Errorf("sequence %d: %v", i, err)
+		}
+		row += batch[i].Tokens
+	}
+	want := append(k.Choices(abi.KindExtend), k.Choices(abi.KindDecode)...)
+	for c, n := range k.launched {
+		if !slices.Contains(want, c) || n != m.Layers {
+			t.Errorf("%+v: %d launches", c, n)
+		}
+	}
+	if len(k.launched) != len(want) {
+		t.Errorf("launched %v, want %v", k.launched, want)
+	}
+}
+
+func TestTooManyChoices(t *testing.T) {
+	m := toy.Small()
+	dev := cpu.Open(cpu.Options{})
+	defer dev.Close()
+	_, err := serve.New(dev, tuned{Kernels: cpuKernels(t, dev, m), more: 8}, m, serve.Options{Pages: 10})
+	if err == nil || !strings.Contains(err.Error(), "10 kernels of extend; an engine takes 8") {
+		t.Errorf("error %v", err)
+	}
+}
