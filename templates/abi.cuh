@@ -21,10 +21,10 @@ constexpr int FINAL = -1;
 // RoPE table covers: position = high<<ROPE_LOW_BITS + low.
 constexpr int ROPE_LOW_BITS = 10;
 
-// AttendParams launches prefill, extend and decode.
+// AttendParams launches prefill, extend, decode and shared_decode.
 // The grid is (item_count, kv_heads), or for family sm90 any number of blocks, among
 // which the pairs of an item and a KV head are shared out; items with q_count 0 do
-// nothing.
+// nothing, and come last.
 struct AttendParams {
   void* q;                   // [tokens][query heads][head dim], un-rotated; element type of the spec
   void* k_cache;             // pages, see the spec's cache layout
@@ -42,14 +42,19 @@ struct AttendParams {
   void* k_map;               // tensor map of k_cache, 128 bytes; null but for family sm90
   void* v_map;               // tensor map of v_cache, 128 bytes; null but for family sm90
 
+  void* members;             // Member []: the query tokens of shared_decode's items; null for the other kinds
+  void* member_offsets;      // int32 []: see Run.offset; null but for shared_decode
+
   int32_t q_token_stride;    // elements from one token to the next in q
   int32_t out_token_stride;  // elements from one token to the next in out
   int32_t kv_heads;          // query heads are kv_heads * group
   int32_t item_count;        // grid size
   float scale;               // score scale, the RoPE attention factor of full rotation included
   float rope_scale;          // factor on the rotated dimensions of the query; 1 but for scaled partial rotation
+  int32_t run_count;         // of runs, and
+  int32_t page_count;        // of page_table: elements that are worth reading ahead of their use; 0 is as right, and slower
 };
-static_assert(sizeof(AttendParams) == 144, "AttendParams: size");
+static_assert(sizeof(AttendParams) == 168, "AttendParams: size");
 static_assert(KGEN_OFFSET(AttendParams, q) == 0, "AttendParams.q: offset");
 static_assert(KGEN_OFFSET(AttendParams, k_cache) == 8, "AttendParams.k_cache: offset");
 static_assert(KGEN_OFFSET(AttendParams, v_cache) == 16, "AttendParams.v_cache: offset");
@@ -65,16 +70,22 @@ static_assert(KGEN_OFFSET(AttendParams, rope) == 88, "AttendParams.rope: offset"
 static_assert(KGEN_OFFSET(AttendParams, sink_logits) == 96, "AttendParams.sink_logits: offset");
 static_assert(KGEN_OFFSET(AttendParams, k_map) == 104, "AttendParams.k_map: offset");
 static_assert(KGEN_OFFSET(AttendParams, v_map) == 112, "AttendParams.v_map: offset");
-static_assert(KGEN_OFFSET(AttendParams, q_token_stride) == 120, "AttendParams.q_token_stride: offset");
-static_assert(KGEN_OFFSET(AttendParams, out_token_stride) == 124, "AttendParams.out_token_stride: offset");
-static_assert(KGEN_OFFSET(AttendParams, kv_heads) == 128, "AttendParams.kv_heads: offset");
-static_assert(KGEN_OFFSET(AttendParams, item_count) == 132, "AttendParams.item_count: offset");
-static_assert(KGEN_OFFSET(AttendParams, scale) == 136, "AttendParams.scale: offset");
-static_assert(KGEN_OFFSET(AttendParams, rope_scale) == 140, "AttendParams.rope_scale: offset");
+static_assert(KGEN_OFFSET(AttendParams, members) == 120, "AttendParams.members: offset");
+static_assert(KGEN_OFFSET(AttendParams, member_offsets) == 128, "AttendParams.member_offsets: offset");
+static_assert(KGEN_OFFSET(AttendParams, q_token_stride) == 136, "AttendParams.q_token_stride: offset");
+static_assert(KGEN_OFFSET(AttendParams, out_token_stride) == 140, "AttendParams.out_token_stride: offset");
+static_assert(KGEN_OFFSET(AttendParams, kv_heads) == 144, "AttendParams.kv_heads: offset");
+static_assert(KGEN_OFFSET(AttendParams, item_count) == 148, "AttendParams.item_count: offset");
+static_assert(KGEN_OFFSET(AttendParams, scale) == 152, "AttendParams.scale: offset");
+static_assert(KGEN_OFFSET(AttendParams, rope_scale) == 156, "AttendParams.rope_scale: offset");
+static_assert(KGEN_OFFSET(AttendParams, run_count) == 160, "AttendParams.run_count: offset");
+static_assert(KGEN_OFFSET(AttendParams, page_count) == 164, "AttendParams.page_count: offset");
 
-// Item is one work item: a tile of query tokens against a list of runs.
+// Item is one work item: a tile of query tokens against a list of runs. One of
+// shared_decode names its query tokens by Members: q_begin and q_count count members,
+// each with a slot of its own; q_index, Item.slot and slot_stride are 0.
 struct Item {
-  int32_t q_begin;      // first query token
+  int32_t q_begin;      // first query token, or first member
   int32_t q_count;      // query tokens, at most tile rows / group; 0 for a padding item
   int32_t q_index;      // index of q_begin in its sequence's block of query tokens, for Run.causal
   int32_t run_begin;    // first run
@@ -93,12 +104,22 @@ static_assert(KGEN_OFFSET(Item, slot) == 20, "Item.slot: offset");
 static_assert(KGEN_OFFSET(Item, slot_stride) == 24, "Item.slot_stride: offset");
 static_assert(KGEN_OFFSET(Item, reserved) == 28, "Item.reserved: offset");
 
+// Member is one query token of an item of shared_decode; a token that stands in
+// several items has a slot for each.
+struct Member {
+  int32_t token;  // query token
+  int32_t slot;   // partial slot of its results
+};
+static_assert(sizeof(Member) == 8, "Member: size");
+static_assert(KGEN_OFFSET(Member, token) == 0, "Member.token: offset");
+static_assert(KGEN_OFFSET(Member, slot) == 4, "Member.slot: offset");
+
 // Run is a token range of one segment inside a work item.
 struct Run {
   int32_t page;         // index in page_table of the segment's first page
   int32_t begin;        // first token, counted from the start of the segment; the start of a page
   int32_t end;          // one past the last token
-  int32_t offset;       // position of the segment's token 0 in the sequence
+  int32_t offset;       // position of the segment's token 0 in the sequence; shared_decode: index in member_offsets of those positions, one for each member of the item
   int32_t causal;       // token l is seen by query token i of the block iff l <= i + causal
   int32_t reserved[3];
 };

@@ -125,6 +125,10 @@ inline int grid_x() { return kgen_here.grid_x; }
 inline void sync_threads(int line = __builtin_LINE()) { kgen_sync_threads(line); }
 inline void sync_warp(int line = __builtin_LINE()) { kgen_sync_warp(line); }
 
+// ---- kernels that follow each other: here one starts when the one ahead has ended ----
+inline void wait_for_previous_kernel() {}
+inline void let_next_kernel_start() {}
+
 // ---- shared memory ----
 inline unsigned char* dynamic_shared() { return kgen_here.shared; }
 inline uint32_t shared_address(const void* p, int line = __builtin_LINE()) { return kgen_shared_address(p, line); }
@@ -212,6 +216,11 @@ inline int shuffle(int x, int lane, int line = __builtin_LINE()) {
   bits = kgen_shuffle_xor(bits, kgen_here.thread % 32 ^ lane, line);
   memcpy(&x, &bits, sizeof x);
   return x;
+}
+inline bool any(bool x, int line = __builtin_LINE()) {
+  float found = x ? 1.f : 0.f;
+  for (int mask = 16; mask > 0; mask /= 2) found += kgen_shuffle_xor(found, mask, line);
+  return found > 0.f;
 }
 
 // ---- arithmetic ----

@@ -14,6 +14,13 @@ inline void barrier_wait(uint32_t barrier, int parity, int line = __builtin_LINE
 inline void named_barrier_sync(int id, int threads, int line = __builtin_LINE()) { kgen_named_barrier(id, threads, true, line); }
 inline void named_barrier_arrive(int id, int threads, int line = __builtin_LINE()) { kgen_named_barrier(id, threads, false, line); }
 
+inline bool elect(int line = __builtin_LINE()) {
+  kgen_shuffle_xor(0.f, 0, line);  // all lanes must be here
+  return kgen_here.thread % 32 == 0;
+}
+
+inline void prefetch(const void* p) { (void)*static_cast<const volatile char*>(p); }
+
 // ---- bulk tensor copies ----
 inline void tensor_map_prefetch(const void* map, int line = __builtin_LINE()) { kgen_tensor_map_prefetch(map, line); }
 inline void tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int line = __builtin_LINE()) {

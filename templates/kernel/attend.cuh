@@ -1,4 +1,4 @@
-// attend, many rows: prefill and extend. One block holds a tile of query rows
+// attend, many rows: prefill, extend and shared decode. One block holds a tile of query rows
 // (query tokens x heads of one KV head) and walks its item's keys; each warp owns
 // rows / warps of the rows.
 #pragma once
@@ -79,7 +79,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
 
     ptx::cp_async_wait<pending>();  // this tile's keys
 #if KGEN_ENCODING_RAW
-    rotate_keys<Config, keys, threads>(shared.key[stage], rope, tile.offset + tile.begin, thread);
+    rotate_keys<Config, keys, threads>(shared.key[stage], rope, first_key_position(tile), thread);
 #endif
     ptx::sync_threads();  // all threads' keys are there; all warps have left the previous tile
     load_value(value_slot, value_stage);

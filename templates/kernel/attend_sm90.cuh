@@ -1,8 +1,8 @@
-// attend, many rows, on Hopper: prefill and extend. Of the first warpgroup, one warp
-// keeps the tensor copies of K in flight, one those of V, and two rotate queries ahead
-// of their use; each further warpgroup owns 64 rows of the tile and does the softmax of
-// one tile of keys under the products of the next. Blocks are persistent: the copies
-// and rotations of the next item start under the end of this one.
+// attend, many rows, on Hopper: prefill, extend and shared decode. Of the first
+// warpgroup, one warp keeps the tensor copies of K in flight, one those of V, and two
+// rotate queries ahead of their use; each further warpgroup owns 64 rows of the tile and
+// does the softmax of one tile of keys under the products of the next. Blocks are
+// persistent: the copies and rotations of the next item start under the end of this one.
 #pragma once
 #include "../tile/item.cuh"
 #include "../tile/pipeline.cuh"
@@ -18,7 +18,9 @@ struct AttendSm90Shared {
   ColumnTile<Config::rows, Config::head_dim> query[2];
   ColumnTile<Config::keys, Config::head_dim> key[Config::stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
-  KeyTile tile[Config::stages];  // that of the keys in the stage; one that does not exist ends an item
+  RawQueries<Config, Config::rows> raw;  // of the item whose queries are rotated
+  int masked[Config::stages];            // whether some row may not see some of the stage's keys
+  KeyTile tile[Config::stages];          // that of the keys in the stage; one that does not exist ends an item
   alignas(8) unsigned long long query_full[2], query_free[2];
   unsigned long long key_full[Config::stages], key_free[Config::stages];
   unsigned long long value_full[Config::stages], value_free[Config::stages];
@@ -26,9 +28,8 @@ struct AttendSm90Shared {
 
 // ---- the producers ----
 
-// One warp: K, or V. (Both are too much for one: with pages of 16 tokens it would
-// start 32 copies a tile.) Item after item, tile after tile; K's warp also publishes
-// what each tile is, and after an item's last one a tile that does not exist.
+// One warp: K, or V. Item after item, tile after tile; K's warp also publishes what
+// each tile is, and after an item's last one a tile that does not exist.
 template <class Config, int Dim, bool Keys>
 __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
                                         const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
@@ -44,38 +45,50 @@ __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Sh
       wait_for_stage(all_free[place.stage], place.parity ^ 1);
       const uint32_t full = ptx::shared_address(&all_full[place.stage]);
       if (lane == 0) {
-        if (Keys) shared.tile[place.stage] = tile;
+        if (Keys) shared.tile[place.stage] = tile, shared.masked[place.stage] = needs_mask<Config, Config::keys>(tile, now.q_index);
         ptx::barrier_arrive_expecting(full, tile_bytes<Config, Dim>(tile));
       }
       ptx::sync_warp();
-      copy_tile<Config>(stages[place.stage], map, full, tile, page, now.work.kv_head, lane);
+      copy_tile<Config>(stages[place.stage], map, full, tile, page, now.work.kv_head);
       place.advance();
       if (!tile.exists()) break;
       if (!found_next) next = now.next(params), found_next = true;  // under the first copies
     }
     if (!found_next) next = now.next(params);
   }
+  ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
 }
 
 // ---- the rotators ----
 
 constexpr int rotator_threads = 64;
 
+template <class Config>
+__device__ __forceinline__ unsigned char* query_chunk(AttendSm90Shared<Config>& shared, int stage, int row, int chunk) {
+  return shared.query[stage].bytes + ColumnTile<Config::rows, Config::head_dim>::byte(row, chunk);
+}
+
 // Publishes each item's queries, once for each run that needs a rotation of its own.
+// The first of all are the consumers' own work.
 template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
   RingPlace<2> query;
+  bool first = true;
   for (Work work = Work::first(params); work.exists; work.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
     const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
+    load_raw_queries<Config, Config::rows, rotator_threads>(shared.raw, rows, thread);
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
+    ptx::cp_async_wait<0>();  // this thread's own copies: no other reads them
     for (;;) {
       ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
-      unsigned char* target = shared.query[query.stage].bytes;
-      rotate_query<Config, Config::rows, rotator_threads, 4>(rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, thread, [&](int row, int chunk, uint4 elements) {
-        ptx::store_16(target + ColumnTile<Config::rows, Config::head_dim>::byte(row, chunk), elements);
-      });
-      ptx::fence_async_shared();
+      if (!first && tile.exists()) {
+        rotate_raw_queries<Config, Config::rows, rotator_threads>(
+            shared.raw, rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, thread,
+            [&](int row, int chunk, uint4 elements) { ptx::store_16(query_chunk(shared, query.stage, row, chunk), elements); });
+        ptx::fence_async_shared();
+      }
+      first = false;
       ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage]));
       query.advance();
       if (!tile.exists()) break;  // an item without keys: a place for its outputs
@@ -86,12 +99,27 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
   }
 }
 
+// The block's first queries: nothing can start before they are there, and the
+// consumers are idle until then, so all of them take a share.
+template <class Config, int Threads>
+__device__ __forceinline__ void rotate_first_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
+  const Work work = Work::first(params);
+  if (!work.exists) return;
+  const Item& item = pointer<Item>(params.items)[work.item];
+  const KeyTile tile = first_tile(params, item.run_begin, item.run_end);
+  if (!tile.exists()) return;
+  rotate_query<Config, Config::rows, Threads, 4>(query_rows<Config>(params, item, work.kv_head), pointer<float>(params.rope),
+                                                 rotation_base(tile), params.rope_scale, 0, thread, [&](int row, int chunk, uint4 elements) { ptx::store_16(query_chunk(shared, 0, row, chunk), elements); });
+  ptx::fence_async_shared();
+  ptx::named_barrier_sync(1, Threads);
+}
+
 // ---- a consumer: one warpgroup ----
 
 template <class Config>
 __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Shared<Config>& shared, int warpgroup) {
   using Element = typename Config::Element;
-  constexpr int keys = Config::keys, rows_per_group = 64;
+  constexpr int keys = Config::keys, rows_per_group = 64, consumer_threads = 128 * (Config::rows / rows_per_group);
   const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group;
   auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
   RingPlace<Config::stages> key, value;
@@ -100,6 +128,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&free));
   };
 
+  rotate_first_queries<Config, consumer_threads>(params, shared, ptx::thread_index() - 128);
+  // See take_turn: the first turn is warpgroup 0's. (Not by pass_turn, which, kept for the
+  // whole function, costs registers that there are not.)
+  if (consumer_threads == 256 && warpgroup == 1) ptx::named_barrier_arrive(2, consumer_threads);
   for (Work work = Work::first(params); work.exists; work.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
     const int kv_head = work.kv_head;
@@ -114,6 +146,11 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 
     int rotated_run = -1;
     auto take_query = [&](int run) {
+#if !KGEN_ROTATED_PER_RUN
+      // The parts of queries that never change would otherwise have their addresses in
+      // registers throughout, which outputs of half of all registers do not leave.
+      if constexpr (Config::v_head_dim > 128) query.stage = ptx::here(query.stage);
+#endif
       if (!needs_rotation(rotated_run, run)) return;
       if (rotated_run >= 0) {
         ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
@@ -122,19 +159,28 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
       rotated_run = run;
     };
+    // Two warpgroups take turns with the matrix units: then the softmax of one is under
+    // the products of the other, and neither's scores wait for half of the other's.
+    auto take_turn = [&]() {
+      if constexpr (consumer_threads == 256) ptx::named_barrier_sync(2 + warpgroup, consumer_threads);
+    };
+    auto pass_turn = [&]() {
+      if constexpr (consumer_threads == 256) ptx::named_barrier_arrive(3 - warpgroup, consumer_threads);
+    };
     auto start_scores = [&]() {
       start_query_times_keys<Element, Config::rows, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
                                                                             ptx::shared_address(shared.key[key.stage].bytes));
     };
     auto start_outputs = [&]() { start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
+    bool masked;  // the tile that take_keys gave
     auto take_keys = [&]() {
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);
+      masked = ptx::shuffle(lane == 0 ? shared.masked[key.stage] : 0, 0);
       return read_tile(shared.tile[key.stage], lane);
     };
     auto take_values = [&](int tokens) {
       ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity);
       if (tokens >= keys) return;
-      constexpr int consumer_threads = 128 * (Config::rows / rows_per_group);
       clear_missing_values<consumer_threads>(shared.value[value.stage], tokens, ptx::thread_index() - 128);
       ptx::fence_async_shared();
       ptx::named_barrier_sync(1, consumer_threads);
@@ -143,7 +189,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 #if KGEN_SOFT_CAP
       cap_scores<Config>(scores, params.scale);
 #endif
-      if (needs_mask<Config, keys>(tile, item.q_index)) {
+      if (masked) {
         mask_scores(scores, first_row(), tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
       }
     };
@@ -151,43 +197,53 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     const KeyTile tile = take_keys();
     if (tile.exists()) {
       take_query(tile.run);
+      take_turn();
       ptx::wgmma_fence();
       start_scores();
+      pass_turn();
       ptx::wgmma_wait<0>();
       touch(scores);
       release(shared.key_free[key.stage]);
       key.advance();
       mask(tile);
+      softmax.follow(scores, rescale, score_exponent<Config>(params));
       softmax.weigh(scores, rescale, score_exponent<Config>(params));
       to_fragments<Element>(weights, scores);
 
       int tokens = tile.end - tile.begin;  // of the values that come next
-      for (;;) {
-        const KeyTile next = take_keys();
-        if (!next.exists()) break;
+      KeyTile next = take_keys();
+      while (next.exists()) {
         take_values(tokens);
         take_query(next.run);
-          ptx::wgmma_fence();
+        take_turn();
+        ptx::wgmma_fence();
         start_scores();
         start_outputs();
+        pass_turn();
         ptx::wgmma_wait<1>();  // the scores; the outputs go on
         touch(scores);
         release(shared.key_free[key.stage]);
         key.advance();
         mask(next);
+        const bool rescales = softmax.follow(scores, rescale, score_exponent<Config>(params));
         softmax.weigh(scores, rescale, score_exponent<Config>(params));
+        tokens = next.end - next.begin;
+        // Here, and not at the top of the loop: with no wait between them the compiler
+        // moves the wait for the outputs above the softmax that is to hide them.
+        next = take_keys();
         ptx::wgmma_wait<0>();
         touch(output);
         release(shared.value_free[value.stage]);
         value.advance();
-        output.scale_rows(rescale);
+        if (rescales) output.scale_rows(rescale);
         to_fragments<Element>(weights, scores);
-        tokens = next.end - next.begin;
       }
 
       take_values(tokens);
+      take_turn();
       ptx::wgmma_fence();
       start_outputs();
+      pass_turn();
       ptx::wgmma_wait<0>();
       touch(output);
       release(shared.value_free[value.stage]);
@@ -200,10 +256,11 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     if (rotated_run < 0) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
     store_rows<Config, 1>(params, item, kv_head, output, softmax, score_exponent<Config>(params), first_row(), lane,
-                          [&](int row, int chunk) { return shared.query[query.stage].bytes + ColumnTile<Config::rows, Config::head_dim>::byte(row, chunk); });
+                          [&](int row, int chunk) { return query_chunk(shared, query.stage, row, chunk); });
     ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
     query.advance();
   }
+  if (consumer_threads == 256 && warpgroup == 0) ptx::named_barrier_sync(2, consumer_threads);  // what the other passed last
 }
 
 template <class Config>
@@ -215,6 +272,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   AttendSm90Shared<Config>& shared = *reinterpret_cast<AttendSm90Shared<Config>*>(ptx::dynamic_shared());
 
   const int thread = ptx::thread_index();
+  read_ahead(params, thread);
   if (thread == 0) {
     for (int s = 0; s < 2; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.query_full[s]), rotator_threads);
@@ -234,7 +292,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
 
   // The registers of three warpgroups, shared out by need. Two warpgroups have enough.
   if (thread < 128) {
-    if constexpr (consumers == 2) ptx::registers_give<88>();
+    if constexpr (consumers == 2) ptx::registers_give<96>();
     if (thread < 32) {
       produce<Config, Config::head_dim, true>(params, shared, shared.key, params.k_map, shared.key_full, shared.key_free, thread);
     } else if (thread < 64) {
@@ -243,7 +301,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
       rotate_queries<Config>(params, shared, thread - 64);
     }
   } else {
-    if constexpr (consumers == 2) ptx::registers_take<208>();
+    if constexpr (consumers == 2) ptx::registers_take<200>();
     consume<Config>(params, shared, thread / 128 - 1);
   }
 }

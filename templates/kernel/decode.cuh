@@ -72,7 +72,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
     }
     ptx::cp_async_wait<stages - 1>();
 #if KGEN_ENCODING_RAW
-    rotate_keys<Config, keys, 32>(mine.key[stage], rope, tile.offset + tile.begin, lane);
+    rotate_keys<Config, keys, 32>(mine.key[stage], rope, first_key_position(tile), lane);
 #endif
     ptx::sync_warp();
 
@@ -92,9 +92,9 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   ptx::cp_async_wait<0>();
   softmax.finish();
   ptx::sync_threads();  // the results take the place of the tiles
-  store_result<Config>(shared.result[warp], output, softmax, lane);
+  store_result<Config>(shared.result[warp], output, softmax, rows.count, lane);
   ptx::sync_threads();
-  merge_warps<Config, warps>(params, item, kv_head, rows.count, shared.result, scale_log2, warp, lane);
+  merge_warps<Config, warps>(params, item, kv_head, rows.count, shared.result, scale_log2, warp, warps, lane);
 }
 
 }  // namespace kgen

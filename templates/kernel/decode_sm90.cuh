@@ -1,8 +1,8 @@
 // attend, few rows, on Hopper: decode. One warp keeps the tensor copies of K in
-// flight, one those of V, and one rotates queries ahead of their use; the others take
-// the tiles of keys in turn, each with its own softmax over all rows, and merge at the
-// end of an item. Blocks are persistent: the copies of the next item start under the
-// merge of this one.
+// flight, one those of V, one rotates queries ahead of their use; the consumers take the
+// tiles of keys in turn, each with its own softmax over all rows, and a warp merges what
+// they have of an item while they are at the next. Blocks are persistent, so that
+// nothing of this ever stops the copies.
 #pragma once
 #include "../tile/item.cuh"
 #include "../tile/pipeline.cuh"
@@ -10,13 +10,21 @@
 
 namespace kgen {
 
+// A piece of the block's work, as the warp that rotates finds it ahead of the others.
+struct DecodeTask {
+  Item item;
+  int kv_head;
+  int tiles, queries;  // of keys; rotated for them. tiles is -1 after the last task
+};
+
 template <class Config>
 struct DecodeSm90Shared {
-  static constexpr int consumers = Config::warps - 3;
-  static constexpr int queries = 4;
-  // A stage's tiles are then all one consumer's, within an item. Otherwise one could
-  // wait for a phase of `full` while the phase before it, another's, is not complete,
-  // and take the one before that, of the same parity, for it.
+  static constexpr int consumers = Config::warps - 4;
+  static constexpr int queries = 4, tasks = 4;
+  static constexpr int results = Config::rows > 16 ? 1 : 2;  // more rows leave no room for a second
+  // A stage's tiles are then all one consumer's. Otherwise one could wait for a phase
+  // of `full` while the phase before it, another's, is not complete, and take the one
+  // before that, of the same parity, for it.
   static_assert(Config::stages % consumers == 0, "each stage must have one consumer");
 
   struct Stage {
@@ -25,33 +33,31 @@ struct DecodeSm90Shared {
   };
   Stage stage[Config::stages];
   SharedTile<Config::rows, Config::head_dim> query[queries];  // rotated for one run each
-  WarpResult<Config> result[consumers];
+  WarpResult<Config> result[results][consumers];
+  DecodeTask task[tasks];
   KeyTile tile[Config::stages];    // that of the stage
   int tile_query[Config::stages];  // which of the block's queries it takes, counted from its first
   alignas(8) unsigned long long full[Config::stages], free[Config::stages];
   unsigned long long query_full[queries], query_free[queries];
-};
-
-// How many tiles an item has, and how many rotated queries they take.
-struct ItemShape {
-  int tiles, queries;
+  unsigned long long task_full[tasks], task_free[tasks];
+  unsigned long long result_full[results], result_free[results];
 };
 
 template <class Config>
-__device__ __forceinline__ ItemShape shape_of(const AttendParams& params, const Item& item) {
-  ItemShape shape = {0, 0};
+__device__ __forceinline__ DecodeTask task_of(const AttendParams& params, const Work& work) {
+  DecodeTask task = {pointer<Item>(params.items)[work.item], work.kv_head, 0, 0};
   int rotated_run = -1;
-  for (int run = item.run_begin; run < item.run_end; ++run) {
+  for (int run = task.item.run_begin; run < task.item.run_end; ++run) {
     const Run& r = pointer<Run>(params.runs)[run];
     if (r.begin >= r.end) continue;
-    shape.tiles += (r.end - r.begin + Config::keys - 1) / Config::keys;
-    shape.queries += needs_rotation(rotated_run, run);
+    task.tiles += (r.end - r.begin + Config::keys - 1) / Config::keys;
+    task.queries += needs_rotation(rotated_run, run);
     rotated_run = run;
   }
-  return shape;
+  return task;
 }
 
-// One warp: K, or V. An item's tiles go to the consumers in turn, from consumer 0 on.
+// One warp: K, or V. The block's tiles go to the consumers in turn.
 template <class Config, int Dim, bool Keys>
 __device__ __forceinline__ void produce_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, const void* map, int lane) {
   RingPlace<Config::stages> place;
@@ -74,9 +80,9 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
       }
       ptx::sync_warp();
       if constexpr (Keys) {
-        copy_tile<Config>(shared.stage[place.stage].key, map, full, tile, page, now.work.kv_head, lane);
+        copy_tile<Config>(shared.stage[place.stage].key, map, full, tile, page, now.work.kv_head);
       } else {
-        copy_tile<Config>(shared.stage[place.stage].value, map, full, tile, page, now.work.kv_head, lane);
+        copy_tile<Config>(shared.stage[place.stage].value, map, full, tile, page, now.work.kv_head);
       }
       place.advance();
       if (rotated_run < 0) next = now.next(params);  // under the first copies
@@ -84,14 +90,27 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
     }
     if (rotated_run < 0) next = now.next(params);
   }
+  ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
 }
 
-// One warp: each item's queries, once for each run that needs a rotation of its own.
+// One warp: publishes the block's tasks, and each one's queries, once for each run that
+// needs a rotation of its own.
 template <class Config>
 __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int lane) {
   RingPlace<DecodeSm90Shared<Config>::queries> place;
+  RingPlace<DecodeSm90Shared<Config>::tasks> task_place;
+  auto publish = [&](const DecodeTask& task) {
+    wait_for_stage(shared.task_free[task_place.stage], task_place.parity ^ 1);
+    if (lane == 0) {
+      shared.task[task_place.stage] = task;
+      ptx::barrier_arrive(ptx::shared_address(&shared.task_full[task_place.stage]));
+    }
+    task_place.advance();
+  };
   for (Work work = Work::first(params); work.exists; work.next(params)) {
-    const Item& item = pointer<Item>(params.items)[work.item];
+    const DecodeTask task = task_of<Config>(params, work);
+    publish(task);
+    const Item& item = task.item;
     const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
     int rotated_run = -1;
     for (KeyTile tile = first_tile(params, item.run_begin, item.run_end); tile.exists() && needs_rotation(rotated_run, tile.run);
@@ -106,14 +125,29 @@ __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, De
       place.advance();
     }
   }
+  publish({{}, 0, -1, 0});
 }
+
+// The tasks, to a warp that does them.
+template <class Config>
+struct TaskReader {
+  RingPlace<DecodeSm90Shared<Config>::tasks> place;
+
+  __device__ __forceinline__ DecodeTask take(DecodeSm90Shared<Config>& shared) const {
+    ptx::barrier_wait(ptx::shared_address(&shared.task_full[place.stage]), place.parity);
+    return shared.task[place.stage];
+  }
+  __device__ __forceinline__ void give_back(DecodeSm90Shared<Config>& shared) {
+    ptx::barrier_arrive(ptx::shared_address(&shared.task_free[place.stage]));
+    place.advance();
+  }
+};
 
 template <class Config>
 __device__ __forceinline__ void consume_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int warp, int lane) {
   using Element = typename Config::Element;
   constexpr int keys = Config::keys, stages = Config::stages, consumers = DecodeSm90Shared<Config>::consumers, m_tiles = Config::rows / 16;
   const float scale_log2 = score_exponent<Config>(params);
-  auto wait_for_consumers = [&]() { ptx::named_barrier_sync(1, 32 * consumers); };
 
   auto arrive = [&](unsigned long long& barrier) {
     ptx::sync_warp();  // all lanes are done with what it guards
@@ -135,16 +169,22 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
 
   unsigned first_turn = 0;  // of the item's first tile, counted from the block's first
   int first_query = 0;
-  for (Work work = Work::first(params); work.exists; work.next(params)) {
-    const Item item = pointer<Item>(params.items)[work.item];
-    const int kv_head = work.kv_head;
+  RingPlace<DecodeSm90Shared<Config>::results> result;
+  TaskReader<Config> tasks;
+  for (;;) {
+    const DecodeTask task = tasks.take(shared);
+    if (task.tiles < 0) break;
+    tasks.give_back(shared);
+    const Item& item = task.item;
 
     Accumulator<m_tiles, Config::v_head_dim> output;
     Softmax<m_tiles> softmax;
     output.clear();
     softmax.clear();
-    const ItemShape shape = shape_of<Config>(params, item);
-    for (int t = warp; t < shape.tiles; t += consumers) {
+    // Tile t of an item is of share t % consumers, which is what its results are stored
+    // and merged as; who takes a share depends on what the block did before.
+    const int share = (warp + consumers - first_turn % consumers) % consumers;
+    for (int t = share; t < task.tiles; t += consumers) {
       const unsigned turn = first_turn + t;
       const int stage = turn % stages;
       typename DecodeSm90Shared<Config>::Stage& tiles = shared.stage[stage];
@@ -169,31 +209,58 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
       arrive(shared.free[stage]);
     }
 
-    first_turn += shape.tiles;
-    first_query += shape.queries;
+    first_turn += task.tiles;
+    first_query += task.queries;
     take_query(first_query - 1);  // the last of the item
 
     softmax.finish();
-    store_result<Config>(shared.result[warp], output, softmax, lane);
-    wait_for_consumers();
-    merge_warps<Config, consumers>(params, item, kv_head, item.q_count * Config::group, shared.result, scale_log2, warp, lane);
-    wait_for_consumers();
+    ptx::barrier_wait(ptx::shared_address(&shared.result_free[result.stage]), result.parity ^ 1);
+    store_result<Config>(shared.result[result.stage][share], output, softmax, item.q_count * Config::group, lane);
+    ptx::barrier_arrive(ptx::shared_address(&shared.result_full[result.stage]));
+    result.advance();
+  }
+}
+
+// One warp: what the consumers have of each item.
+template <class Config>
+__device__ __forceinline__ void merge_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int lane) {
+  RingPlace<DecodeSm90Shared<Config>::results> result;
+  TaskReader<Config> tasks;
+  for (;;) {
+    const DecodeTask task = tasks.take(shared);
+    if (task.tiles < 0) break;
+    tasks.give_back(shared);
+    ptx::barrier_wait(ptx::shared_address(&shared.result_full[result.stage]), result.parity);
+    merge_warps<Config, DecodeSm90Shared<Config>::consumers>(params, task.item, task.kv_head, task.item.q_count * Config::group,
+                                                             shared.result[result.stage], score_exponent<Config>(params), 0, 1, lane);
+    ptx::barrier_arrive(ptx::shared_address(&shared.result_free[result.stage]));
+    result.advance();
   }
 }
 
 template <class Config>
 __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
   static_assert(sizeof(DecodeSm90Shared<Config>) == Config::shared_bytes, "the plan's shared memory");
-  DecodeSm90Shared<Config>& shared = *reinterpret_cast<DecodeSm90Shared<Config>*>(ptx::dynamic_shared());
+  using Shared = DecodeSm90Shared<Config>;
+  Shared& shared = *reinterpret_cast<Shared*>(ptx::dynamic_shared());
   const int lane = ptx::lane_index(), warp = ptx::warp_index();
+  read_ahead(params, ptx::thread_index());
   if (ptx::thread_index() == 0) {
     for (int s = 0; s < Config::stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.full[s]), 2);
       ptx::barrier_init(ptx::shared_address(&shared.free[s]), 1);
     }
-    for (int q = 0; q < DecodeSm90Shared<Config>::queries; ++q) {
+    for (int q = 0; q < Shared::queries; ++q) {
       ptx::barrier_init(ptx::shared_address(&shared.query_full[q]), 32);
-      ptx::barrier_init(ptx::shared_address(&shared.query_free[q]), 32 * DecodeSm90Shared<Config>::consumers);
+      ptx::barrier_init(ptx::shared_address(&shared.query_free[q]), 32 * Shared::consumers);
+    }
+    for (int t = 0; t < Shared::tasks; ++t) {
+      ptx::barrier_init(ptx::shared_address(&shared.task_full[t]), 1);
+      ptx::barrier_init(ptx::shared_address(&shared.task_free[t]), 32 * (Shared::consumers + 1));
+    }
+    for (int r = 0; r < Shared::results; ++r) {
+      ptx::barrier_init(ptx::shared_address(&shared.result_full[r]), 32 * Shared::consumers);
+      ptx::barrier_init(ptx::shared_address(&shared.result_free[r]), 32);
     }
     ptx::barrier_init_fence();
     ptx::tensor_map_prefetch(params.k_map);
@@ -206,6 +273,8 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
     produce_for_decode<Config, Config::v_head_dim, false>(params, shared, params.v_map, lane);
   } else if (warp == Config::warps - 3) {
     rotate_for_decode<Config>(params, shared, lane);
+  } else if (warp == Config::warps - 4) {
+    merge_for_decode<Config>(params, shared, lane);
   } else {
     consume_for_decode<Config>(params, shared, warp, lane);
   }

@@ -1,5 +1,6 @@
 // merge: the partial results of a token's splits to its output. One warp a
-// (token, query head): L = log sum exp L_i, O = sum exp(L_i - L) O_i.
+// (token, query head): L = log sum exp L_i, O = sum exp(L_i - L) O_i. It may start
+// before the kernel ahead of it on the stream has ended, which makes the partial results.
 #pragma once
 #include "../abi.cuh"
 #include "../tile/normalise.cuh"
@@ -12,9 +13,11 @@ __device__ __forceinline__ void merge(const MergeParams& params) {
   constexpr int dim = Config::v_head_dim, columns = dim / 32;
   const int token = ptx::block_x(), lane = ptx::lane_index();
   const int head = ptx::block_y() * Config::warps + ptx::warp_index();
-  if (head >= params.q_heads) return;
   const int begin = pointer<int32_t>(params.slot_begin)[token], end = pointer<int32_t>(params.slot_begin)[token + 1];
-  if (begin >= end) return;
+  // Before any return: what comes next on the stream waits for this kernel alone, so this
+  // one must not end before the one ahead has.
+  ptx::wait_for_previous_kernel();
+  if (head >= params.q_heads || begin >= end) return;
 
   // Lane i looks at the slots begin + i, begin + i + 32, ...
   const float* partial_lse = pointer<float>(params.partial_lse);

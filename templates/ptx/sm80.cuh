@@ -22,6 +22,22 @@ __device__ __forceinline__ int grid_x() { return gridDim.x; }
 __device__ __forceinline__ void sync_threads() { __syncthreads(); }
 __device__ __forceinline__ void sync_warp() { __syncwarp(); }
 
+// ---- kernels that follow each other ----
+// On architectures without these instructions a launch waits for the one ahead anyway.
+// Waits until the kernels that this launch depends on have ended and all that they wrote
+// is visible. Returns at once in a launch that started after them.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Once every block has called it or ended, a next kernel that waits by itself may start.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // ---- shared memory ----
 // The block's dynamic shared memory, aligned to 1024 bytes.
 __device__ __forceinline__ unsigned char* dynamic_shared() {
@@ -118,6 +134,8 @@ __device__ __forceinline__ float shuffle_xor(float x, int lane_mask) {
 // The value of another lane.
 __device__ __forceinline__ float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 __device__ __forceinline__ int shuffle(int x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+// Whether x holds in some lane.
+__device__ __forceinline__ bool any(bool x) { return __any_sync(0xffffffffu, x); }
 
 // ---- arithmetic ----
 __device__ __forceinline__ float exp2_approx(float x) {

@@ -9,6 +9,22 @@ using uint64_t = unsigned long;
 
 namespace ptx {
 
+// True in one lane of a warp whose lanes are all here, the same one each time. (What such a
+// lane does, the compiler knows to be one thread's, and needs no loop over lanes.)
+__device__ __forceinline__ bool elect() {
+  uint32_t chosen;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.b32 %0, 1, 0, p;\n"
+      "}" : "=r"(chosen)::"memory");
+  return chosen != 0;
+}
+
+// Starts bringing the line at p into the L2 cache.
+__device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 // ---- mbarriers ----
 // A barrier is 8 bytes of shared memory, named by its 32-bit address. It completes
 // a phase when `count` arrivals and all expected bytes have come; phases have

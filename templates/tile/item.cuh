@@ -16,10 +16,14 @@ __device__ __forceinline__ PagedTokens<Config, Config::v_head_dim> paged_values(
   return {pointer<unsigned char>(params.v_cache), pointer<int32_t>(params.page_table) + page, kv_head, params.kv_heads};
 }
 
-// The position that a tile's queries are rotated against: where its keys were
-// encoded as position 0.
+// What a tile's queries are rotated against: where its keys were encoded as position
+// 0, or in shared decode the place of the members' such positions in member_offsets,
+// -1 where there is no tile.
 __device__ __forceinline__ int rotation_base(const KeyTile& tile) {
-#if KGEN_ENCODING_SEGMENT
+#if KGEN_ROTATED_PER_RUN
+#if KGEN_SHARED_DECODE
+  if (!tile.exists()) return -1;
+#endif
   return tile.offset;
 #else
   return 0;
@@ -28,20 +32,44 @@ __device__ __forceinline__ int rotation_base(const KeyTile& tile) {
 
 // Whether queries rotated for one run (-1: for none yet) must be rotated anew for another.
 __device__ __forceinline__ bool needs_rotation(int rotated_run, int run) {
-#if KGEN_ENCODING_SEGMENT
+#if KGEN_ROTATED_PER_RUN
   return rotated_run != run;
 #else
   return rotated_run < 0;
 #endif
 }
 
+#if KGEN_ENCODING_RAW
+// The position that a tile's first key is rotated to.
+__device__ __forceinline__ int first_key_position(const KeyTile& tile) {
+#if KGEN_SHARED_DECODE
+  return tile.begin;  // in the segment, which stands at another offset for each member
+#else
+  return tile.offset + tile.begin;
+#endif
+}
+#endif
+
+#if KGEN_SHARED_DECODE
+__device__ __forceinline__ const Member* members_of(const AttendParams& params, const Item& item) {
+  return pointer<Member>(params.members) + item.q_begin;
+}
+#endif
+
 template <class Config>
 __device__ __forceinline__ QueryRows<Config> query_rows(const AttendParams& params, const Item& item, int kv_head) {
   QueryRows<Config> rows;
   rows.token_bytes = 2ll * params.q_token_stride;
-  rows.q = pointer<unsigned char>(params.q) + item.q_begin * rows.token_bytes + kv_head * (Config::group * Config::head_dim * 2);
-  rows.positions = pointer<int32_t>(params.positions) + item.q_begin;
   rows.count = item.q_count * Config::group;
+#if KGEN_SHARED_DECODE
+  const int first_token = 0;
+  rows.members = members_of(params, item);
+  rows.offsets = pointer<int32_t>(params.member_offsets);
+#else
+  const int first_token = item.q_begin;
+#endif
+  rows.q = pointer<unsigned char>(params.q) + first_token * rows.token_bytes + kv_head * (Config::group * Config::head_dim * 2);
+  rows.positions = pointer<int32_t>(params.positions) + first_token;
   return rows;
 }
 
@@ -50,7 +78,12 @@ __device__ __forceinline__ QueryRows<Config> query_rows(const AttendParams& para
 template <class Config>
 __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params, const Item& item, const KeyTile& tile, int row) {
   const int token = row < item.q_count * Config::group ? row / Config::group : 0;
-  return visible_keys<Config>(tile, item.q_index + token, pointer<int32_t>(params.positions)[item.q_begin + token]);
+#if KGEN_SHARED_DECODE
+  const int position = pointer<int32_t>(params.positions)[members_of(params, item)[token].token];
+  return visible_keys<Config>(tile, 0, position, pointer<int32_t>(params.member_offsets)[tile.offset + token]);
+#else
+  return visible_keys<Config>(tile, item.q_index + token, pointer<int32_t>(params.positions)[item.q_begin + token], tile.offset);
+#endif
 }
 
 // The factor from a score to its exponent of 2 in the softmax.
@@ -60,6 +93,15 @@ __device__ __forceinline__ float score_exponent(const AttendParams& params) {
   return log2_e;  // cap_scores has applied the scale
 #else
   return params.scale * log2_e;
+#endif
+}
+
+// Whether the item writes its rows' outputs itself. In shared decode no item does.
+__device__ __forceinline__ bool is_final(const Item& item) {
+#if KGEN_SHARED_DECODE
+  return false;
+#else
+  return item.slot == FINAL;
 #endif
 }
 
@@ -73,9 +115,15 @@ template <class Config>
 __device__ __forceinline__ RowResult row_result(const AttendParams& params, const Item& item, int kv_head, int row) {
   const int token = row / Config::group, heads = params.kv_heads * Config::group;
   RowResult r;
-  r.token = item.q_begin + token;
   r.head = kv_head * Config::group + row % Config::group;
-  const long long place = item.slot == FINAL ? r.token : item.slot + static_cast<long long>(token) * item.slot_stride;
+#if KGEN_SHARED_DECODE
+  const Member member = members_of(params, item)[token];
+  r.token = member.token;
+  const long long place = member.slot;
+#else
+  r.token = item.q_begin + token;
+  const long long place = is_final(item) ? r.token : item.slot + static_cast<long long>(token) * item.slot_stride;
+#endif
   r.vector = place * heads + r.head;
   return r;
 }
@@ -87,7 +135,7 @@ __device__ __forceinline__ unsigned char* output_row(const AttendParams& params,
 
 // Stores the log-sum-exp of a row: natural for a final result, base 2 for a partial one.
 __device__ __forceinline__ void store_log_sum_exp(const AttendParams& params, const Item& item, const RowResult& r, float lse2) {
-  if (item.slot != FINAL) {
+  if (!is_final(item)) {
     static_cast<float*>(params.partial_lse)[r.vector] = lse2;
   } else if (params.lse != nullptr) {
     static_cast<float*>(params.lse)[r.vector] = lse2 * ln_2;
@@ -98,7 +146,7 @@ __device__ __forceinline__ void store_log_sum_exp(const AttendParams& params, co
 template <class Config>
 __device__ __forceinline__ float row_normaliser(const AttendParams& params, const Item& item, const RowResult& r, float maximum, float sum, float scale_log2) {
 #if KGEN_SINK_LOGITS
-  if (item.slot == FINAL) {
+  if (is_final(item)) {
     const float sink = pointer<float>(params.sink_logits)[r.head] * log2_e;
     return normaliser(sum, sink - maximum * scale_log2, true);
   }

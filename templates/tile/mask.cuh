@@ -19,16 +19,17 @@ struct VisibleKeys {
   __device__ __forceinline__ VisibleKeys counted_from(int token) const { return {end - token, begin - token, sinks - token}; }
 };
 
-// `index` is the query token's place in its sequence's block, `position` its position.
+// `index` is the query token's place in its sequence's block, `position` its position,
+// `offset` that of the segment's token 0 in the sequence.
 template <class Config>
-__device__ __forceinline__ VisibleKeys visible_keys(const KeyTile& tile, int index, int position) {
+__device__ __forceinline__ VisibleKeys visible_keys(const KeyTile& tile, int index, int position, int offset) {
   const int causal_end = index + tile.causal + 1;
   VisibleKeys keys = {causal_end < tile.end ? causal_end : tile.end, 0, 0};
 #if KGEN_WINDOW
-  keys.begin = position - tile.offset - Config::window + 1;
+  keys.begin = position - offset - Config::window + 1;
 #endif
 #if KGEN_SINK_TOKENS
-  keys.sinks = Config::sink_tokens - tile.offset;
+  keys.sinks = Config::sink_tokens - offset;
 #endif
   return keys;
 }

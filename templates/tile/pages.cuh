@@ -37,7 +37,7 @@ __device__ __forceinline__ void for_each_cell(int thread, Visit visit) {
   constexpr uint32_t step = Threads / Columns;
   const uint32_t t = ptx::here(thread);
   static_assert(Threads % Columns == 0 && Rows % step == 0, "the threads must cover whole rows");
-#pragma unroll 2  // more addresses at a time than this cost the accumulators their registers
+#pragma unroll 8  // more addresses at a time than this cost the accumulators their registers
   for (int i = 0; i < int(Rows / step); ++i) visit(int(t / Columns + i * step), int(t % Columns));
 }
 

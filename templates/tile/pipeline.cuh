@@ -16,9 +16,23 @@ struct RingPlace {
   }
 };
 
+// Starts bringing the work lists in. A block's first copy waits for an item, its run and
+// that run's pages, one after the other; so all three are on their way from the start. A
+// thread takes a sector of each.
+__device__ __forceinline__ void read_ahead(const AttendParams& params, int thread) {
+  constexpr int sector = 32;
+  auto prefetch = [&](const void* list, int bytes) {
+    if (thread * sector < bytes) ptx::prefetch(static_cast<const unsigned char*>(list) + thread * sector);
+  };
+  prefetch(params.items, params.item_count * static_cast<int>(sizeof(Item)));
+  prefetch(params.runs, params.run_count * static_cast<int>(sizeof(Run)));
+  prefetch(params.page_table, params.page_count * static_cast<int>(sizeof(int32_t)));
+}
+
 // One block's share of the work: of every grid_x() pairs of an item and a KV head,
 // one. Items come heaviest first, so every other round goes backwards: then no block
-// has the heavier one of each round. Items that hold no query tokens are passed over.
+// has the heavier one of each round. Items that hold no query tokens come last: a
+// block that gets to one is done.
 struct Work {
   int round, item, kv_head;
   bool exists;
@@ -38,21 +52,22 @@ struct Work {
       // The last round may be short: its places in the middle, not at the end, then
       // have no work where it goes backwards.
       exists = round * blocks < params.item_count * params.kv_heads;
-    } while (exists && (item >= params.item_count || pointer<Item>(params.items)[item].q_count == 0));
+    } while (exists && item >= params.item_count);
+    exists = exists && pointer<Item>(params.items)[item].q_count > 0;
   }
 };
 
 // The first tile of a block's next piece of work, found ahead of its use.
 struct WorkStart {
   Work work;
-  int run_end;
+  int run_end, q_index;  // of its item
   KeyTile tile;
 
   __device__ __forceinline__ static WorkStart of(const AttendParams& params, const Work& work) {
-    WorkStart start = {work, 0, {-1, 0, 0, 0, 0, 0}};
+    WorkStart start = {work, 0, 0, {-1, 0, 0, 0, 0, 0}};
     if (work.exists) {
       const Item& item = pointer<Item>(params.items)[work.item];
-      start.run_end = item.run_end;
+      start.run_end = item.run_end, start.q_index = item.q_index;
       start.tile = first_tile(params, item.run_begin, item.run_end);
     }
     return start;
@@ -117,19 +132,22 @@ struct TileCopier {
 // that no page has are left as they are. All lanes; `page` is of the lane's box.
 template <class Config, int Dim>
 __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const KeyTile& tile, int page,
-                                          int kv_head, int lane) {
+                                          int kv_head) {
   constexpr int columns = Dim / column_elements;
   const uint32_t bytes = ptx::shared_address(target.bytes);
   const int boxes = Boxes<Config>::of(tile), place = tile.begin % Config::page_size;
-#pragma unroll 4
-  for (int box = 0; box < boxes; ++box) {
-    const int box_page = ptx::shuffle(page, box);
-    if (lane == 0) {
+  constexpr int most = Config::keys / Boxes<Config>::rows;
+  int pages[most];
 #pragma unroll
-      for (int column = 0; column < columns; ++column) {
-        ptx::tensor_copy(bytes + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full, column * column_elements,
-                         place, kv_head, box_page);
-      }
+  for (int box = 0; box < most; ++box) pages[box] = ptx::shuffle(page, box);
+  if (!ptx::elect()) return;
+#pragma unroll
+  for (int box = 0; box < most; ++box) {
+    if (box >= boxes) break;
+#pragma unroll
+    for (int column = 0; column < columns; ++column) {
+      ptx::tensor_copy(bytes + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full, column * column_elements,
+                       place, kv_head, pages[box]);
     }
   }
 }

@@ -10,27 +10,48 @@ struct Angles {
   float cos[chunk_elements], sin[chunk_elements];
 };
 
-// The table holds (cos, sin) of position * w_t, for the positions below
-// 1 << rope_low_bits and for the multiples of it; a position is the sum of one of
-// each, and the angle-addition formulas give its cos and sin from theirs.
+// What the table holds of one position's angles. The table has (cos, sin) of
+// position * w_t, for the positions below 1 << rope_low_bits and for the multiples of
+// it; a position is the sum of one of each, and the angle-addition formulas give its cos
+// and sin from theirs.
+struct AngleTerms {
+  float4 low[chunk_elements / 2], high[chunk_elements / 2];
+  bool negative;
+};
+
 template <class Config>
-__device__ __forceinline__ Angles angles_at(const float* rope, int position, int first_pair, float factor) {
+__device__ __forceinline__ AngleTerms load_angle_terms(const float* rope, int position, int first_pair) {
   constexpr int row = Config::rotary_dim;  // floats: rotary_dim / 2 pairs of (cos, sin)
   const int magnitude = position < 0 ? -position : position;
   const float* low = rope + (magnitude & ((1 << Config::rope_low_bits) - 1)) * row + 2 * first_pair;
   const float* high = rope + ((1 << Config::rope_low_bits) + (magnitude >> Config::rope_low_bits)) * row + 2 * first_pair;
-  const float sine_factor = position < 0 ? -factor : factor;
+  AngleTerms terms;
+  terms.negative = position < 0;
+#pragma unroll
+  for (int i = 0; i < chunk_elements / 2; ++i) {
+    terms.low[i] = *reinterpret_cast<const float4*>(low + 4 * i);
+    terms.high[i] = *reinterpret_cast<const float4*>(high + 4 * i);
+  }
+  return terms;
+}
+
+__device__ __forceinline__ Angles add_angles(const AngleTerms& terms, float factor) {
+  const float sine_factor = terms.negative ? -factor : factor;
   Angles a;
 #pragma unroll
   for (int i = 0; i < chunk_elements; i += 2) {
-    const float4 l = *reinterpret_cast<const float4*>(low + 2 * i);
-    const float4 h = *reinterpret_cast<const float4*>(high + 2 * i);
+    const float4 l = terms.low[i / 2], h = terms.high[i / 2];
     a.cos[i] = factor * (h.x * l.x - h.y * l.y);
     a.sin[i] = sine_factor * (h.y * l.x + h.x * l.y);
     a.cos[i + 1] = factor * (h.z * l.z - h.w * l.w);
     a.sin[i + 1] = sine_factor * (h.w * l.z + h.z * l.w);
   }
   return a;
+}
+
+template <class Config>
+__device__ __forceinline__ Angles angles_at(const float* rope, int position, int first_pair, float factor) {
+  return add_angles(load_angle_terms<Config>(rope, position, first_pair), factor);
 }
 
 // Rotates pairs (x, y) by the angles, in place.
@@ -108,18 +129,38 @@ __device__ __forceinline__ void rotate_unit(uint4& first, uint4& second, const f
 
 // ---- queries ----
 
-// The query rows of a work item: row r is query token r / group, head r % group
-// of the KV head's group.
+// The query rows of a work item: row r is the item's query token r / group, head
+// r % group of the KV head's group.
 template <class Config>
 struct QueryRows {
-  const unsigned char* q;    // the item's first token, the KV head's first query head
-  const int32_t* positions;  // of the item's tokens
   long long token_bytes;
   int count;  // rows that exist
+
+#if KGEN_SHARED_DECODE
+  const unsigned char* q;  // query token 0, the KV head's first query head
+  const Member* members;   // of the item
+  const int32_t *positions, *offsets;  // of the query tokens; of the members for the run at `base`
+
+  __device__ __forceinline__ const unsigned char* source(int token) const { return q + members[token].token * token_bytes; }
+  __device__ __forceinline__ int rotation(int token, int base) const {
+    const int position = positions[members[token].token];
+#if KGEN_ROTATED_PER_RUN
+    return base < 0 ? position : position - offsets[base + token];
+#else
+    return position;
+#endif
+  }
+#else
+  const unsigned char* q;    // the item's first token, the KV head's first query head
+  const int32_t* positions;  // of the item's tokens
+
+  __device__ __forceinline__ const unsigned char* source(int token) const { return q + token * token_bytes; }
+  __device__ __forceinline__ int rotation(int token, int base) const { return positions[token] - base; }
+#endif
 };
 
-// Rotates the query rows [first_row, first_row + Rows) of a tile by (position - base)
-// and hands each chunk to store(row, chunk, elements); rows that do not exist become
+// Rotates the query rows [first_row, first_row + Rows) of a tile for runs of the given
+// base and hands each chunk to store(row, chunk, elements); rows that do not exist become
 // zeros. A thread takes one unit of one token, for all heads: they share the angles.
 template <class Config, int Rows, int Threads, int HeadsAtATime, class Store>
 __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int first_row,
@@ -144,13 +185,13 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
       for (int h = 0; h < heads_at_a_time; ++h) {
         first[h] = second[h] = make_uint4(0, 0, 0, 0);
         if (exists) {
-          const unsigned char* source = rows.q + token * rows.token_bytes + (first_head + h) * (Config::head_dim * 2);
+          const unsigned char* source = rows.source(token) + (first_head + h) * (Config::head_dim * 2);
           first[h] = ptx::load_16(source + a * chunk_bytes);
           second[h] = ptx::load_16(source + b * chunk_bytes);
         }
       }
 #if KGEN_ROPE
-      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.positions[token] - base, unit * chunk_elements, factor);
+      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(token, base), unit * chunk_elements, factor);
 #endif
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
@@ -162,6 +203,73 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
         store(row, a, first[h]);
         store(row, b, second[h]);
       }
+    }
+  }
+}
+
+// The queries of an item as they are, kept by the threads that rotate them once for
+// each run: cell (token, unit) is one unit of one token, for all its heads, and always
+// one thread's own.
+template <class Config, int Rows>
+struct RawQueries {
+  static constexpr int tokens = (Rows - 1) / Config::group + 1, cells = tokens * RotationUnits<Config>::count;
+  uint4 chunk[2 * Config::group][cells];
+};
+
+// Copies this thread's cells; rows that do not exist become zeros.
+template <class Config, int Rows, int Threads>
+__device__ __forceinline__ void load_raw_queries(RawQueries<Config, Rows>& raw, const QueryRows<Config>& rows, int thread) {
+  using Units = RotationUnits<Config>;
+#pragma unroll 1
+  for (int cell = thread; cell < RawQueries<Config, Rows>::cells; cell += Threads) {
+    const int token = cell / Units::count, unit = cell % Units::count;
+    const bool exists = token * Config::group < rows.count;
+    const unsigned char* source = rows.source(exists ? token : 0);
+#pragma unroll
+    for (int h = 0; h < Config::group; ++h) {
+      ptx::cp_async_16(ptx::shared_address(&raw.chunk[2 * h][cell]), source + (h * Config::head_dim * 2 + Units::first_chunk(unit) * chunk_bytes), exists);
+      ptx::cp_async_16(ptx::shared_address(&raw.chunk[2 * h + 1][cell]), source + (h * Config::head_dim * 2 + Units::second_chunk(unit) * chunk_bytes), exists);
+    }
+  }
+  ptx::cp_async_commit();
+}
+
+// Rotates this thread's cells as rotate_query does. The table's entries for a cell are
+// on their way while the one before it is rotated: that latency, for each cell, would be
+// most of the time.
+template <class Config, int Rows, int Threads, class Store>
+__device__ __forceinline__ void rotate_raw_queries(const RawQueries<Config, Rows>& raw, const QueryRows<Config>& rows, const float* rope, int base, float factor,
+                                                   int thread, Store store) {
+  using Units = RotationUnits<Config>;
+  constexpr int group = Config::group, cells = RawQueries<Config, Rows>::cells;
+#if KGEN_ROPE
+  AngleTerms terms;
+  auto load_terms = [&](int cell) {
+    const int token = cell / Units::count, unit = cell % Units::count;
+    if (cell < cells && unit < Units::rotated && token * group < rows.count) {
+      terms = load_angle_terms<Config>(rope, rows.rotation(token, base), unit * chunk_elements);
+    }
+  };
+  load_terms(thread);
+#endif
+#pragma unroll 1
+  for (int cell = thread; cell < cells; cell += Threads) {
+    const int token = cell / Units::count, unit = cell % Units::count;
+    const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
+#if KGEN_ROPE
+    const Angles angles = add_angles(terms, factor);
+    load_terms(cell + Threads);
+#endif
+#pragma unroll 2
+    for (int h = 0; h < group; ++h) {
+      const int row = token * group + h;
+      if (Rows % group != 0 && row >= Rows) break;
+      uint4 first = raw.chunk[2 * h][cell], second = raw.chunk[2 * h + 1][cell];
+#if KGEN_ROPE
+      if (unit < Units::rotated) rotate_chunks<Config>(first, second, angles);
+#endif
+      store(row, a, first);
+      store(row, b, second);
     }
   }
 }
@@ -194,14 +302,21 @@ __device__ __forceinline__ void load_keys(SharedTile<Rows, Config::head_dim>& ti
 template <class Config, int Rows, int Threads>
 __device__ __forceinline__ void rotate_keys(SharedTile<Rows, Config::head_dim>& tile, const float* rope, int position, int thread) {
   using Units = RotationUnits<Config>;
-  for_each_cell<Rows, Units::count, Threads>(thread, [&](int row, int unit) {
-    unsigned char* a = tile.bytes + tile_byte<Config::head_dim>(row, Units::first_chunk(unit));
-    unsigned char* b = tile.bytes + tile_byte<Config::head_dim>(row, Units::second_chunk(unit));
-    uint4 first = ptx::load_16(a), second = ptx::load_16(b);
-    rotate_unit<Config>(first, second, rope, position + row, unit);
-    ptx::store_16(a, first);
-    ptx::store_16(b, second);
-  });
+  // A cell at a time where the outputs take half of all registers; for_each_cell's
+  // cells in the same order.
+  constexpr int rows = Config::v_head_dim > 128 ? Threads / Units::count : Rows;
+#pragma unroll 1
+  for (int first_row = 0; first_row < Rows; first_row += rows) {
+    for_each_cell<rows, Units::count, Threads>(thread, [&](int place, int unit) {
+      const int row = first_row + place;
+      unsigned char* a = tile.bytes + tile_byte<Config::head_dim>(row, Units::first_chunk(unit));
+      unsigned char* b = tile.bytes + tile_byte<Config::head_dim>(row, Units::second_chunk(unit));
+      uint4 first = ptx::load_16(a), second = ptx::load_16(b);
+      rotate_unit<Config>(first, second, rope, position + row, unit);
+      ptx::store_16(a, first);
+      ptx::store_16(b, second);
+    });
+  }
 }
 #endif
 

@@ -4,42 +4,77 @@
 
 namespace kgen {
 
-// Writes one warp's rows. Final rows go through the warp's own rows of the query
-// tile, of which staging(row, chunk) is the address, to be written 16 bytes a lane;
-// partial rows are fp32 and fill whole sectors as they are.
+// Hands each lane's pairs of adjacent outputs, times their row's factor, of the blocks
+// of eight columns from first to first + Blocks to stage(row, block, x, y). The warp's
+// staged rows then go to place(result), 16 bytes a lane and whole lines at a time.
+template <class Config, int Blocks, int MTiles, class Staging, class Stage, class Place>
+__device__ __forceinline__ void store_staged(const AttendParams& params, const Item& item, int kv_head,
+                                             const Accumulator<MTiles, Config::v_head_dim>& output, const float (&factor)[MTiles][2], int first,
+                                             int first_row, int lane, Staging staging, Stage stage, Place place) {
+  constexpr int chunks = Config::v_head_dim / chunk_elements;
+#pragma unroll
+  for (int m = 0; m < MTiles; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int n = 0; n < Blocks; ++n) {
+        const float(&pair)[4] = output.block[m][first + n];
+        stage(first_row + 16 * m + 8 * h + lane / 4, n, pair[2 * h] * factor[m][h], pair[2 * h + 1] * factor[m][h]);
+      }
+  ptx::sync_warp();
+  constexpr int turns = 16 * MTiles * chunks / 32, at_a_time = turns < 8 ? turns : 8;
+#pragma unroll 1
+  for (int first_turn = 0; first_turn < turns; first_turn += at_a_time) {
+    uint4 elements[at_a_time];
+#pragma unroll
+    for (int i = 0; i < at_a_time; ++i) {
+      const int cell = lane + 32 * (first_turn + i);
+      elements[i] = ptx::load_16(staging(first_row + cell / chunks, cell % chunks));
+    }
+#pragma unroll
+    for (int i = 0; i < at_a_time; ++i) {
+      const int cell = lane + 32 * (first_turn + i), row = first_row + cell / chunks;
+      if (row >= item.q_count * Config::group) continue;
+      ptx::store_16(place(row_result<Config>(params, item, kv_head, row)) + cell % chunks * chunk_bytes, elements[i]);
+    }
+  }
+}
+
+// Writes one warp's rows by way of its own rows of the query tile, of which
+// staging(row, chunk) is the address; fp32 rows of partial results in two halves, for
+// which there is room.
 template <class Config, int MTiles, class Staging>
 __device__ __forceinline__ void store_rows(const AttendParams& params, const Item& item, int kv_head,
                                            const Accumulator<MTiles, Config::v_head_dim>& output, const Softmax<MTiles>& softmax,
                                            float scale_log2, int first_row, int lane, Staging staging) {
-  const int rows = item.q_count * Config::group;
-  constexpr int dim = Config::v_head_dim, chunks = dim / chunk_elements;
+  constexpr int dim = Config::v_head_dim, blocks = dim / 8;
+  float factor[MTiles][2];
 #pragma unroll
   for (int m = 0; m < MTiles; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + 16 * m + 8 * h + lane / 4;
-      if (row >= rows) continue;
+      factor[m][h] = 0.f;
+      if (row >= item.q_count * Config::group) continue;
       const RowResult r = row_result<Config>(params, item, kv_head, row);
       const float sum = softmax.sum[m][h], maximum = softmax.maximum[m][h];
-      const float factor = row_normaliser<Config>(params, item, r, maximum, sum, scale_log2);
+      factor[m][h] = row_normaliser<Config>(params, item, r, maximum, sum, scale_log2);
       if (lane % 4 == 0) store_log_sum_exp(params, item, r, log_sum_exp2(maximum, sum, scale_log2));
-#pragma unroll
-      for (int n = 0; n < dim / 8; ++n) {
-        const float x = output.block[m][n][2 * h] * factor, y = output.block[m][n][2 * h + 1] * factor;
-        if (item.slot == FINAL) {
-          *reinterpret_cast<uint32_t*>(staging(row, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y);
-        } else {
-          *reinterpret_cast<float2*>(static_cast<float*>(params.partial_out) + r.vector * dim + 8 * n + 2 * (lane % 4)) = make_float2(x, y);
-        }
-      }
     }
-  if (item.slot != FINAL) return;
-  ptx::sync_warp();
-  for (int i = lane; i < 16 * MTiles * chunks; i += 32) {
-    const int row = first_row + i / chunks, chunk = i % chunks;
-    if (row >= rows) break;
-    ptx::store_16(output_row<Config>(params, row_result<Config>(params, item, kv_head, row)) + chunk * chunk_bytes,
-                  ptx::load_16(staging(row, chunk)));
+  if (is_final(item)) {
+    store_staged<Config, blocks>(
+        params, item, kv_head, output, factor, 0, first_row, lane, staging,
+        [&](int row, int n, float x, float y) { *reinterpret_cast<uint32_t*>(staging(row, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y); },
+        [&](const RowResult& r) { return output_row<Config>(params, r); });
+    return;
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    store_staged<Config, blocks / 2>(
+        params, item, kv_head, output, factor, half * (blocks / 2), first_row, lane, staging,
+        [&](int row, int n, float x, float y) { *reinterpret_cast<float2*>(staging(row, 2 * n + lane % 4 / 2) + 8 * (lane % 2)) = make_float2(x, y); },
+        [&](const RowResult& r) { return static_cast<unsigned char*>(params.partial_out) + 4 * (r.vector * dim + half * (dim / 2)); });
+    ptx::sync_warp();  // the next half's staging overwrites what other lanes read
   }
 }
 

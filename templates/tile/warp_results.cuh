@@ -8,19 +8,21 @@ namespace kgen {
 // What a warp hands over to the merge.
 template <class Config>
 struct WarpResult {
+  static constexpr int pad = 8;  // without it the eight rows that a warp stores at a time would meet in the same banks
   float maximum[Config::rows], sum[Config::rows];
-  float output[Config::rows][Config::v_head_dim];
+  float output[Config::rows][Config::v_head_dim + pad];
 };
 
-// All lanes of the warp; softmax is finished.
+// All lanes of the warp; softmax is finished. Of the rows, the first `rows` exist.
 template <class Config>
 __device__ __forceinline__ void store_result(WarpResult<Config>& result, const Accumulator<Config::rows / 16, Config::v_head_dim>& output,
-                                             const Softmax<Config::rows / 16>& softmax, int lane) {
+                                             const Softmax<Config::rows / 16>& softmax, int rows, int lane) {
 #pragma unroll
   for (int m = 0; m < Config::rows / 16; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = 16 * m + 8 * h + lane / 4;
+      if (row >= rows) continue;
       if (lane % 4 == 0) result.maximum[row] = softmax.maximum[m][h], result.sum[row] = softmax.sum[m][h];
 #pragma unroll
       for (int n = 0; n < Config::v_head_dim / 8; ++n) {
@@ -30,12 +32,13 @@ __device__ __forceinline__ void store_result(WarpResult<Config>& result, const A
     }
 }
 
-// Merges the warps' results: one warp a row, Dim / 32 columns a lane.
+// Merges the results of Warps warps: row by row, from first_row on by step, Dim / 32
+// columns a lane.
 template <class Config, int Warps>
 __device__ __forceinline__ void merge_warps(const AttendParams& params, const Item& item, int kv_head, int rows,
-                                            const WarpResult<Config>* results, float scale_log2, int warp, int lane) {
+                                            const WarpResult<Config>* results, float scale_log2, int first_row, int step, int lane) {
   constexpr int dim = Config::v_head_dim, columns = dim / 32;
-  for (int row = warp; row < rows; row += Warps) {
+  for (int row = first_row; row < rows; row += step) {
     float maximum = -ptx::infinity(), sum = 0.f, output[columns] = {};
 #pragma unroll
     for (int w = 0; w < Warps; ++w) maximum = ptx::maximum(maximum, results[w].maximum[row]);
@@ -55,7 +58,7 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
     for (int c = 0; c < columns; c += 2) {
       const float x = output[c] * factor, y = output[c + 1] * factor;
       const int column = lane * columns + c;
-      if (item.slot == FINAL) {
+      if (is_final(item)) {
         *reinterpret_cast<uint32_t*>(output_row<Config>(params, r) + 2 * column) = ptx::pack<typename Config::Element>(x, y);
       } else {
         *reinterpret_cast<float2*>(static_cast<float*>(params.partial_out) + r.vector * dim + column) = make_float2(x, y);
