@@ -101,15 +101,25 @@ func buildOne(ctx context.Context, c Compiler, cache cubincache.Cache, s Source)
 		Source:   s.Text,
 	}.Key()
 	var elapsed time.Duration
-	entry, hit, err := cache.GetOrBuild(ctx, key, func(ctx context.Context) (cubincache.Entry, error) {
+	compile := func(ctx context.Context) (cubincache.Entry, error) {
 		start := time.Now()
 		defer func() { elapsed = time.Since(start) }()
 		return c.Compile(ctx, s)
-	})
+	}
+	entry, hit, err := cache.GetOrBuild(ctx, key, compile)
 	if err != nil {
 		return Cubin{}, err
 	}
 	figures, err := inspect(entry, s.Entry)
+	if err != nil && hit {
+		// A program that loads kernels may have stored it without the compiler's messages:
+		// where NVRTC takes machine code from a cache of its own, it gives none.
+		if entry, err = cache.Rebuild(ctx, key, compile); err != nil {
+			return Cubin{}, err
+		}
+		hit = false
+		figures, err = inspect(entry, s.Entry)
+	}
 	if err != nil {
 		return Cubin{}, fmt.Errorf("build: the cubin of %s for %s: %w", s.Name, s.Target, err)
 	}

@@ -103,6 +103,29 @@ func TestBuildKeepsOrderAndCaches(t *testing.T) {
 	}
 }
 
+// What another program has stored without the compiler's messages is made again, once.
+func TestBuildMendsEntries(t *testing.T) {
+	compiler := &fake{entry: recorded(t)}
+	cache := cubincache.Cache{Dir: t.TempDir()}
+	sources := []Source{{Name: "k.cu", Entry: "shared", Target: "sm_80"}}
+	silent := &fake{entry: cubincache.Entry{Cubin: compiler.entry.Cubin}}
+	if _, err := Build(t.Context(), silent, cache, sources, Options{}); err == nil || !strings.Contains(err.Error(), "do not give the spills") {
+		t.Fatalf("a compiler without messages: error %v", err)
+	}
+	for _, hit := range []bool{false, true} {
+		cubins, err := Build(t.Context(), compiler, cache, sources, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cubins[0].FromCache != hit {
+			t.Errorf("from cache %t, want %t", cubins[0].FromCache, hit)
+		}
+	}
+	if n := compiler.compiles.Load(); n != 1 {
+		t.Errorf("%d compiles, want 1", n)
+	}
+}
+
 func TestBuildReportsEveryFailure(t *testing.T) {
 	compiler := &fake{entry: recorded(t)}
 	sources := []Source{

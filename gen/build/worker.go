@@ -137,6 +137,9 @@ func startWorker(command []string) (*worker, error) {
 	}
 	defer childAnswers.Close()
 	w := &worker{cmd: exec.Command(command[0], command[1:]...), out: answers, said: new(bytes.Buffer)}
+	// NVRTC has a cache of its own where there is a driver, and no messages for what it
+	// takes from there; kgen's cache keeps both.
+	w.cmd.Env = append(os.Environ(), "CUDA_CACHE_DISABLE=1")
 	w.cmd.Stdout, w.cmd.Stderr = w.said, w.said
 	w.cmd.ExtraFiles = []*os.File{childAnswers}             // the first is WorkerAnswers
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt from the terminal is for its parent

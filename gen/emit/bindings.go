@@ -102,6 +102,7 @@ func writeBundle(f *File, m abi.Manifest, embed bool) {
 				Id("HeadDim").Op(":").Id("HeadDim"), Id("VHeadDim").Op(":").Id("VHeadDim"),
 				Id("PageSize").Op(":").Id("PageSize"), Id("HeadMajor").Op(":").Id("Layout").Op("==").Lit(string(spec.HND))),
 			Id("Kernels").Op(":").Index().Qual(kernelPackage, "Artifact").Add(multi(artifacts(m, embed)...)),
+			tuned(m),
 		))),
 	)
 	f.Comment("Manifest returns the manifest of the build.")
@@ -116,21 +117,52 @@ func writeBundle(f *File, m abi.Manifest, embed bool) {
 	)
 }
 
+// tuned is the field of the GPU models' rules; nothing where there are none.
+func tuned(m abi.Manifest) Code {
+	if len(m.Tuned) == 0 {
+		return Null()
+	}
+	var models []Code
+	for _, t := range m.Tuned {
+		var rules []Code
+		for _, r := range t.Rules {
+			fields := []Code{Id("Kind").Op(":").Qual(abiPackage, "Kind"+Title(string(r.Kind)))}
+			for _, f := range []struct {
+				name  string
+				value int
+			}{{"Query", r.Query}, {"Keys", r.Keys}, {"Fill", r.Fill}, {"Tokens", r.Tokens}} {
+				if f.value != 0 {
+					fields = append(fields, Id(f.name).Op(":").Lit(f.value))
+				}
+			}
+			rules = append(rules, Values(append(fields, Id("Entry").Op(":").Lit(r.Entry))...))
+		}
+		models = append(models, Values(Id("Device").Op(":").Lit(t.GPU), Id("Rules").Op(":").Index().Qual(kernelPackage, "Rule").Add(multi(rules...))))
+	}
+	return Id("Tuned").Op(":").Index().Qual(kernelPackage, "Tuned").Add(multi(models...))
+}
+
 func artifacts(m abi.Manifest, embed bool) []Code {
 	var all []Code
 	for _, k := range m.Kernels {
-		var targets []string
+		var targets, tuned []string
 		cubins := Dict{}
 		for _, t := range k.Targets {
 			targets = append(targets, t.Target)
+			if t.Tuned {
+				tuned = append(tuned, t.Target)
+			}
 			cubins[Lit(t.Target)] = Id("read").Call(Lit(CubinFile(k.Source, t.Target)))
 		}
 		fields := []Code{
-			Id("Kind").Op(":").Qual(abiPackage, "Kind"+title(string(k.Kind))),
+			Id("Kind").Op(":").Qual(abiPackage, "Kind"+Title(string(k.Kind))),
 			Id("Entry").Op(":").Lit(k.Entry),
 			Id("File").Op(":").Lit(k.Source),
 			Id("Family").Op(":").Lit(k.Family),
 			Id("Targets").Op(":").Add(stringList(targets)),
+		}
+		if tuned != nil {
+			fields = append(fields, Id("Tuned").Op(":").Add(stringList(tuned)))
 		}
 		if tiled(spec.Kind(k.Kind)) {
 			fields = append(fields, Id("Rows").Op(":").Lit(k.Plan.Rows), Id("Keys").Op(":").Lit(k.Plan.Keys),
@@ -139,7 +171,14 @@ func artifacts(m abi.Manifest, embed bool) []Code {
 		fields = append(fields,
 			Id("Warps").Op(":").Lit(k.Plan.Warps),
 			Id("Group").Op(":").Id("Group"),
-			Id("SharedBytes").Op(":").Lit(k.SharedBytes),
+			Id("SharedBytes").Op(":").Lit(k.SharedBytes))
+		if k.Plan.Blocks > 0 {
+			fields = append(fields, Id("Blocks").Op(":").Lit(k.Plan.Blocks))
+		}
+		if early(spec.Kind(k.Kind)) {
+			fields = append(fields, Id("Early").Op(":").True())
+		}
+		fields = append(fields,
 			Id("Source").Op(":").Id("read").Call(Lit(k.Source)))
 		if embed {
 			fields = append(fields, Id("Cubins").Op(":").Map(String()).Index().Byte().Values(cubins))
@@ -206,8 +245,21 @@ func writeSet(f *File, s spec.Spec, m abi.Manifest) {
 		}
 	}
 	if attends {
+		writeTile(f)
 		writeMapCache(f)
+		writeChoice(f)
 	}
+}
+
+// writeTile writes what a schedule asks of an attending kernel.
+func writeTile(f *File) {
+	method := func(name, about string, results ...Code) {
+		f.Comment(doc(about + " See [kernel.Set." + name + "]."))
+		f.Func().Params(Id("k").Op("*").Id("Kernels")).Id(name).Params(Id("kind").Qual(abiPackage, "Kind")).Params(results...).
+			Block(Return(Id("k").Dot("set").Dot(name).Call(Id("kind"))))
+	}
+	method("Tile", "Tile is the rows and the keys of a tile of an attending kernel; 0 where there is none.", List(Id("rows"), Id("keys")).Int())
+	method("Blocks", "Blocks is how many blocks of an attending kernel the device runs at a time, about.", Int())
 }
 
 func writeMapCache(f *File) {
@@ -220,8 +272,29 @@ func writeMapCache(f *File) {
 	)
 }
 
+// writeChoice writes what launches the kernel that suits a sequence's lengths.
+func writeChoice(f *File) {
+	kind := Id("kind").Qual(abiPackage, "Kind")
+	choice := Qual(kernelPackage, "Choice")
+	method := func(name, about string, parameters, results []Code, arguments ...Code) {
+		f.Comment(doc(about + " See [kernel.Set." + name + "]."))
+		f.Func().Params(Id("k").Op("*").Id("Kernels")).Id(name).Params(parameters...).Params(results...).
+			Block(Return(Id("k").Dot("set").Dot(name).Call(arguments...)))
+	}
+	method("Choose", "Choose is the kernel for a sequence of so many query tokens and tokens of KV, by what was measured on the device's model.",
+		[]Code{kind, List(Id("query"), Id("keys")).Int()}, []Code{choice}, Id("kind"), Id("query"), Id("keys"))
+	method("Choices", "Choices are all that Choose gives for a kind.",
+		[]Code{kind}, []Code{Index().Add(choice)}, Id("kind"))
+	method("Attend", "Attend launches the kernel of a choice; the methods of one kind launch its default.",
+		[]Code{Id("stream").Qual(cudaPackage, "Stream"), Id("c").Add(choice), Id("p").Qual(abiPackage, "AttendParams")}, []Code{Error()},
+		Id("stream"), Id("c"), Id("p"))
+	method("MapChoice", "MapChoice is MapCache for the kernel of a choice.",
+		[]Code{Id("c").Add(choice), List(Id("keys"), Id("values")).Qual(abiPackage, "DevicePtr"), List(Id("pages"), Id("kvHeads")).Int()},
+		[]Code{Op("*").Qual(kernelPackage, "CacheMaps"), Error()}, Id("c"), Id("keys"), Id("values"), Id("pages"), Id("kvHeads"))
+}
+
 func writeMethod(f *File, s spec.Spec, kind spec.Kind) {
-	name := title(string(kind))
+	name := Title(string(kind))
 	f.Comment(doc(fmt.Sprintf("%s %s:\n\n%s\n%s", name, about[kind], shapes(s, kind),
 		"The work is queued on the stream; the memory it uses must stay as it is until it is done.")))
 	f.Func().Params(Id("k").Op("*").Id("Kernels")).Id(name).
@@ -309,4 +382,11 @@ func stringList(items []string) Code {
 	})
 }
 
-func title(word string) string { return strings.ToUpper(word[:1]) + word[1:] }
+// Title is a kind's name as a Go identifier: shared_decode is SharedDecode.
+func Title(kind string) string {
+	var name string
+	for word := range strings.SplitSeq(kind, "_") {
+		name += strings.ToUpper(word[:1]) + word[1:]
+	}
+	return name
+}

@@ -6,6 +6,7 @@ package emit
 import (
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
@@ -38,4 +39,25 @@ func Emit(s spec.Spec, plans []plan.Plan, templates fs.FS) (Output, error) {
 	out.Files[s.Name+".h"] = Header(s, out.Kernels, "")
 	out.Manifest = manifest(s, out.Kernels)
 	return out, nil
+}
+
+// Tune adds the rules of GPU models to the manifest. Their plans must be among the
+// output's: see [plan.WithTuned].
+func (o *Output) Tune(tuned []plan.Tuned) error {
+	for _, t := range tuned {
+		m := abi.ManifestTuned{GPU: t.GPU, Rules: []abi.ManifestRule{}}
+		for _, r := range t.Rules {
+			i := slices.IndexFunc(o.Kernels, func(k Kernel) bool {
+				return k.Plan.Kind == r.Kind && k.Plan.Layout() == r.Layout && slices.Contains(k.Plan.Targets, t.Target)
+			})
+			if i < 0 {
+				return fmt.Errorf("emit: no kernel %s %s for %s, which a rule of %s has", r.Kind, r.Layout, t.Target, t.GPU)
+			}
+			m.Rules = append(m.Rules, abi.ManifestRule{
+				Kind: abi.Kind(r.Kind), Query: r.Query, Keys: r.Keys, Entry: o.Kernels[i].Entry, Fill: r.Cut.Fill, Tokens: r.Cut.Tokens,
+			})
+		}
+		o.Manifest.Tuned = append(o.Manifest.Tuned, m)
+	}
+	return nil
 }

@@ -113,6 +113,9 @@ func TestTemplates(t *testing.T) {
 						t.Errorf("%s:%d: %s", k.File, number+1, line)
 					}
 				}
+				if calls := bytes.Contains(k.Source, []byte("ptx::wait_for_previous_kernel()")); calls != early(k.Plan.Kind) {
+					t.Errorf("%s: waits for the kernel ahead: %v, and may be launched early: %v", k.File, calls, early(k.Plan.Kind))
+				}
 				if bytes.Contains(k.Source, []byte("\n\n\n")) {
 					t.Errorf("%s: two blank lines together", k.File)
 				}
@@ -147,7 +150,7 @@ func TestEmitErrors(t *testing.T) {
 		templates fs.FS
 		want      string
 	}{
-		{"twice", []plan.Plan{plans[0], plans[0]}, fake, "emit: two plans make prefill_sm80_r64k32s2w4.cu"},
+		{"twice", []plan.Plan{plans[0], plans[0]}, fake, "emit: two plans make prefill_sm80_r64k32s2w4b2.cu"},
 		{"kind not asked for", []plan.Plan{{Kind: spec.Decode, Family: plan.SM80}}, fake, "a plan for decode, which the spec tiny does not ask for"},
 		{"unknown kind", []plan.Plan{{Kind: "fold", Family: plan.SM80}}, fake, `no template for the kernel kind "fold"`},
 		{"no template", plans[:1], files("ptx/sm80.cuh", ""), "emit: template kernel/attend.cuh: "},

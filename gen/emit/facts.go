@@ -31,6 +31,7 @@ func Facts(s spec.Spec) []Fact {
 		{"SinkTokens", "SINK_TOKENS", s.Masks.SinkTokens, "positions below this are seen whatever the window"},
 		{"SinkLogits", "SINK_LOGITS", s.Masks.SinkLogits, "a launch gives a learned logit for each query head"},
 		{"SoftCap", "SOFT_CAP", s.Masks.SoftCap, "score = cap * tanh(score / cap); 0: none"},
+		{"Sharing", "SHARING", string(s.Sharing), "fastest, or bitwise: the bits of a result never depend on who else holds a chunk"},
 		{"Scale", "SCALE", s.Scale * scale, "AttendParams.Scale of the model"},
 		{"RopeScale", "ROPE_SCALE", rotated, "AttendParams.RopeScale of the model"},
 	}
@@ -40,10 +41,11 @@ func Facts(s spec.Spec) []Fact {
 func About(kind spec.Kind) string { return about[kind] }
 
 var about = map[spec.Kind]string{
-	spec.Append:      "writes new tokens' K, rotated as the encoding says, and V to their pages",
-	spec.Prefill:     "attends from many query tokens; its tile suits a chunk that is encoded alone",
-	spec.Extend:      "attends from a block of query tokens to many segments and to the block's own tokens",
-	spec.Decode:      "attends from one query token of each sequence, its keys split over many blocks",
-	spec.Merge:       "turns the partial results of split keys into outputs",
-	spec.Materialise: "copies segments to a sequence's own pages, with K turned to positions in the sequence",
+	spec.Append:       "writes new tokens' K, rotated as the encoding says, and V to their pages",
+	spec.Prefill:      "attends from many query tokens; its tile suits a chunk that is encoded alone",
+	spec.Extend:       "attends from a block of query tokens to many segments and to the block's own tokens",
+	spec.Decode:       "attends from one query token of each sequence, its keys split over many blocks",
+	spec.SharedDecode: "attends from the query tokens of all sequences that hold a chunk, each at its own offset, with one read of its keys; results are partial",
+	spec.Merge:        "turns the partial results of split keys into outputs",
+	spec.Materialise:  "copies segments to a sequence's own pages, with K turned to positions in the sequence",
 }

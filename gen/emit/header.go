@@ -12,12 +12,13 @@ import (
 
 // grids says how many blocks a launch has, in the C names of its parameters.
 var grids = map[spec.Kind]string{
-	spec.Append:      "(tokens, 1)",
-	spec.Prefill:     "(item_count, kv_heads)",
-	spec.Extend:      "(item_count, kv_heads)",
-	spec.Decode:      "(item_count, kv_heads)",
-	spec.Merge:       "(tokens, (q_heads + %[1]d - 1) / %[1]d)", // of warps
-	spec.Materialise: "(copy_count, kv_heads)",
+	spec.Append:       "(tokens, 1)",
+	spec.Prefill:      "(item_count, kv_heads)",
+	spec.Extend:       "(item_count, kv_heads)",
+	spec.Decode:       "(item_count, kv_heads)",
+	spec.SharedDecode: "(item_count, kv_heads)",
+	spec.Merge:        "(tokens, (q_heads + %[1]d - 1) / %[1]d)", // of warps
+	spec.Materialise:  "(copy_count, kv_heads)",
 }
 
 // Header writes <spec>.h, for servers that launch the kernels themselves. more is

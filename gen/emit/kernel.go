@@ -27,12 +27,13 @@ type Kernel struct {
 type body struct{ file, function, params string }
 
 var bodies = map[spec.Kind]body{
-	spec.Append:      {"append", "append", "AppendParams"},
-	spec.Prefill:     {"attend", "attend", "AttendParams"},
-	spec.Extend:      {"attend", "attend", "AttendParams"},
-	spec.Decode:      {"decode", "decode", "AttendParams"},
-	spec.Merge:       {"merge", "merge", "MergeParams"},
-	spec.Materialise: {"materialise", "materialise", "MaterialiseParams"},
+	spec.Append:       {"append", "append", "AppendParams"},
+	spec.Prefill:      {"attend", "attend", "AttendParams"},
+	spec.Extend:       {"attend", "attend", "AttendParams"},
+	spec.Decode:       {"decode", "decode", "AttendParams"},
+	spec.SharedDecode: {"attend", "attend", "AttendParams"},
+	spec.Merge:        {"merge", "merge", "MergeParams"},
+	spec.Materialise:  {"materialise", "materialise", "MaterialiseParams"},
 }
 
 // bodyOf is the template of a plan: that of its kind, or the family's own.
@@ -50,9 +51,10 @@ func ParamsStruct(kind spec.Kind) string { return bodies[kind].params }
 
 // flags are the values that #if KGEN_... in the templates tests.
 func flags(s spec.Spec, kind spec.Kind) map[string]bool {
+	raw, segment := s.Cache.Encoding == spec.Raw, s.Cache.Encoding == spec.Segment
 	f := map[string]bool{
-		"KGEN_ENCODING_SEGMENT": s.Cache.Encoding == spec.Segment,
-		"KGEN_ENCODING_RAW":     s.Cache.Encoding == spec.Raw,
+		"KGEN_ENCODING_SEGMENT": segment,
+		"KGEN_ENCODING_RAW":     raw,
 		"KGEN_ENCODING_BAKED":   s.Cache.Encoding == spec.Baked,
 		"KGEN_ROPE":             s.Rope.RotaryDim > 0,
 		"KGEN_INTERLEAVED":      interleaved(s),
@@ -63,6 +65,9 @@ func flags(s spec.Spec, kind spec.Kind) map[string]bool {
 		"KGEN_SINK_LOGITS":      s.Masks.SinkLogits,
 		"KGEN_SOFT_CAP":         s.Masks.SoftCap > 0,
 	}
+	// Queries are rotated anew for each run: where its keys are at positions in the
+	// segment. Shared decode rotates raw keys to those, one rotation for all members.
+	f["KGEN_ROTATED_PER_RUN"] = segment || raw && kind == spec.SharedDecode
 	for _, k := range spec.AllKinds {
 		f["KGEN_"+strings.ToUpper(string(k))] = k == kind
 	}
@@ -87,7 +92,7 @@ func emitKernel(s spec.Spec, p plan.Plan, templates fs.FS) (Kernel, error) {
 	}
 	stem := fmt.Sprintf("%s_%s", p.Kind, p.Family)
 	if tiled(p.Kind) {
-		stem += fmt.Sprintf("_r%dk%ds%dw%d", p.Rows, p.Keys, p.Stages, p.Warps)
+		stem = fmt.Sprintf("%s_%s", p.Kind, p.Layout())
 	}
 	k := Kernel{Plan: p, Entry: fmt.Sprintf("kgen_%s_%s", s.Name, stem), File: stem + ".cu"}
 

@@ -3,8 +3,10 @@ package emit
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
 
+	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
 )
@@ -23,13 +25,23 @@ func manifest(s spec.Spec, kernels []Kernel) abi.Manifest {
 		}
 		if tiled(k.Plan.Kind) {
 			entry.Plan.Rows, entry.Plan.Keys, entry.Plan.Stages = k.Plan.Rows, k.Plan.Keys, k.Plan.Stages
+			entry.Plan.Blocks = blocks(k.Plan)
 		}
 		for _, t := range k.Plan.Targets {
-			entry.Targets = append(entry.Targets, abi.ManifestTarget{Target: string(t)})
+			entry.Targets = append(entry.Targets, abi.ManifestTarget{Target: string(t), Tuned: slices.Contains(k.Plan.Tuned, t)})
 		}
 		m.Kernels = append(m.Kernels, entry)
 	}
 	return m
+}
+
+// blocks is the number of blocks of a persistent grid that a multiprocessor holds,
+// where it is not 1.
+func blocks(p plan.Plan) int {
+	if p.Family == plan.SM90 && p.MinBlocks > 1 {
+		return p.MinBlocks
+	}
+	return 0
 }
 
 // CubinFile is the name of a kernel's machine code for a target, beside its

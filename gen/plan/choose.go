@@ -71,17 +71,17 @@ func Choose(s spec.Spec, kind spec.Kind, target spec.Target) (Plan, error) {
 // first is the preferred plan of one family.
 func first(s spec.Spec, kind spec.Kind, target spec.Target, family Family) (Plan, error) {
 	var fits []Plan
-	var first error
+	var first *Misfit
 	for _, tile := range usualTiles(s, kind, family) {
 		p := newPlan(s, kind, target, family, complete(s.Tiles[kind], tile))
-		if err := check(s, p); err == nil {
+		if misfit := check(s, p); misfit == nil {
 			fits = append(fits, p)
 		} else if first == nil {
-			first = err
+			first = misfit
 		}
 	}
 	if len(fits) == 0 {
-		return Plan{}, first
+		return Plan{}, s.ErrorAt(fmt.Sprintf("tiles.%s.%s", kind, first.Field), first.Msg)
 	}
 	// With two blocks, one's softmax hides under the other's products. (An sm90
 	// block has warpgroups for that.)
@@ -117,22 +117,43 @@ func complete(given, usual spec.Tile) spec.Tile {
 	return given
 }
 
+// manyRows reports a kind whose items fill a tile of many rows.
+func manyRows(kind spec.Kind) bool {
+	return kind == spec.Prefill || kind == spec.Extend || kind == spec.SharedDecode
+}
+
 // usualTiles are a kind's tiles, the preferred one first; nil for kinds without tiles.
 func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
+	m := s.Model
 	switch {
-	case family == SM90 && (kind == spec.Prefill || kind == spec.Extend):
+	case family == SM90 && manyRows(kind) && m.HeadDim > 128:
+		// Of a head dim of 256, two queries of 128 rows and those as they came leave no
+		// room for keys.
+		return []spec.Tile{{Rows: 64, Keys: 64, Stages: 2, Warps: 8}}
+	case family == SM90 && manyRows(kind):
 		small := spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 12}
 		if s.Masks.SoftCap > 0 {
 			return []spec.Tile{small} // capping 128 keys' scores takes more registers than there are
 		}
 		return []spec.Tile{{Rows: 128, Keys: 128, Stages: 2, Warps: 12}, small}
 	case family == SM90 && kind == spec.Decode:
-		rows := decodeRows(s.Model)
+		rows := decodeRows(m)
 		return []spec.Tile{
-			{Rows: rows, Keys: 64, Stages: 4, Warps: 7},
-			{Rows: rows, Keys: 32, Stages: 4, Warps: 7},
+			{Rows: rows, Keys: 64, Stages: 4, Warps: 8},
+			{Rows: rows, Keys: 32, Stages: 4, Warps: 8},
+			{Rows: rows, Keys: 32, Stages: 4, Warps: 6}, // fewer results to merge
 		}
-	case kind == spec.Prefill || kind == spec.Extend:
+	case manyRows(kind) && m.VHeadDim > 128:
+		// One block of rows a warp: the outputs of two take more registers than there are.
+		keys, stages := 64, 1
+		if s.Masks.SoftCap > 0 || s.Masks.Window > 0 {
+			keys, stages = 32, 2 // capping and a window take registers too
+		}
+		return []spec.Tile{
+			{Rows: 128, Keys: keys, Stages: stages, Warps: 8},
+			{Rows: 64, Keys: keys, Stages: stages, Warps: 4},
+		}
+	case manyRows(kind):
 		// Two m16 blocks of rows a warp: each fragment of K and V that is read from
 		// shared memory then feeds two products, without which shared memory is
 		// slower than the matrix units.
@@ -143,7 +164,7 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		}
 	case kind == spec.Decode:
 		// Small tiles, many in flight: a warp's copies are what hides the latency.
-		rows := decodeRows(s.Model)
+		rows := decodeRows(m)
 		return []spec.Tile{
 			{Rows: rows, Keys: 16, Stages: 2, Warps: 4},
 			{Rows: rows, Keys: 16, Stages: 2, Warps: 2},
@@ -167,9 +188,10 @@ const (
 	tileAlign    = 256
 	columnAlign  = 1024
 	keyTileBytes = 6 * 4 // struct KeyTile
+	resultPad    = 8     // of a row of struct WarpResult, elements
 	barriers     = 2 * 8 // a full and a free barrier of a stage
 
-	sm90DecodeHelpers = 3 // warps that copy and rotate
+	sm90DecodeHelpers = 4 // warps that copy, rotate and merge
 )
 
 // sharedBytes is the size of the kernel's one shared-memory struct; the
@@ -179,19 +201,25 @@ func sharedBytes(m spec.Model, p Plan) int {
 	stages := p.Stages * p.Keys * (m.HeadDim + m.VHeadDim) * elementBytes
 	switch {
 	case p.Family == SM90 && p.Kind == spec.Decode: // struct DecodeSm90Shared
-		const queries, queryIndex = 4, 4
-		results := (p.Warps - sm90DecodeHelpers) * p.Rows * (2 + m.VHeadDim) * 4
-		rings := roundUp(p.Stages*(keyTileBytes+queryIndex), 8) + (p.Stages+queries)*barriers
+		const queries, queryIndex, tasks, taskBytes = 4, 4, 4, 8*4 + 3*4
+		pending := 2 // results that wait to be merged
+		if p.Rows > 16 {
+			pending = 1
+		}
+		results := pending * (p.Warps - sm90DecodeHelpers) * p.Rows * (2 + m.VHeadDim + resultPad) * 4
+		rings := roundUp(tasks*taskBytes+p.Stages*(keyTileBytes+queryIndex), 8) + (p.Stages+queries+tasks+pending)*barriers
 		return roundUp(queries*query+stages+results+rings, columnAlign)
 	case p.Family == SM90: // struct AttendSm90Shared
-		const queries = 2
-		rings := queries*barriers + p.Stages*(keyTileBytes+2*barriers)
-		return roundUp(queries*query+stages+rings, columnAlign)
-	case p.Kind == spec.Prefill || p.Kind == spec.Extend: // struct AttendShared
+		const queries, masked = 2, 4
+		tokens := (p.Rows-1)/m.Group() + 1
+		raw := tokens * m.Group() * m.HeadDim * elementBytes
+		rings := queries*barriers + roundUp(p.Stages*(keyTileBytes+masked), 8) + p.Stages*2*barriers
+		return roundUp(queries*query+stages+raw+rings, columnAlign)
+	case manyRows(p.Kind): // struct AttendShared
 		sums := 2 * (p.Rows / p.Warps / 16) * p.Threads() * 4
 		return roundUp(query+stages+(p.Stages+1)*keyTileBytes+sums, tileAlign)
 	case p.Kind == spec.Decode: // union DecodeShared
-		result := p.Rows * (2 + m.VHeadDim) * 4
+		result := p.Rows * (2 + m.VHeadDim + resultPad) * 4
 		return roundUp(p.Warps*max(query+stages, result), tileAlign)
 	}
 	return 0
@@ -203,11 +231,18 @@ func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
 // plan with tiles; more of them than this leave too few for the rest.
 const mostAccumulators = 192
 
-// check says why a plan with tiles can't be a kernel, as an error of the field
-// of the spec that is to be changed.
-func check(s spec.Spec, p Plan) error {
-	fail := func(field, format string, args ...any) error {
-		return s.ErrorAt(fmt.Sprintf("tiles.%s.%s", p.Kind, field), fmt.Sprintf(format, args...))
+// Misfit says why a plan can't be a kernel: what is wrong with a field of its tile.
+type Misfit struct{ Field, Msg string }
+
+func (m *Misfit) Error() string { return m.Field + ": " + m.Msg }
+
+// misfit is a function of [Misfit]s, so that checks read as sentences.
+type misfit func(field, format string, args ...any) *Misfit
+
+// check says why a plan with tiles can't be a kernel; nil where it can.
+func check(s spec.Spec, p Plan) *Misfit {
+	var fail misfit = func(field, format string, args ...any) *Misfit {
+		return &Misfit{field, fmt.Sprintf(format, args...)}
 	}
 	m := s.Model
 	if p.Rows < m.Group() {
@@ -242,7 +277,7 @@ func check(s spec.Spec, p Plan) error {
 	return checkShared(p, fail)
 }
 
-func checkShared(p Plan, fail func(field, format string, args ...any) error) error {
+func checkShared(p Plan, fail misfit) *Misfit {
 	if limit := limits[p.Targets[0]].SharedPerBlock; p.Shared > limit {
 		return fail("stages", "%d rows, %d keys and %d stages need %d bytes of shared memory; %s has %d",
 			p.Rows, p.Keys, p.Stages, p.Shared, p.Targets[0], limit)
@@ -250,18 +285,25 @@ func checkShared(p Plan, fail func(field, format string, args ...any) error) err
 	return nil
 }
 
-func checkSM90(s spec.Spec, p Plan, fail func(field, format string, args ...any) error) error {
+func checkSM90(s spec.Spec, p Plan, fail misfit) *Misfit {
 	const warpgroupRows = 64
 	decode := p.Kind == spec.Decode
-	accumulators := p.Rows / 16 * (p.Keys + s.Model.VHeadDim) / 2
+	dim := s.Model.VHeadDim
+	registers := accumulators(s.Model, p)
+	if !decode {
+		registers += p.Keys / 4 // one tile's weights, under the scores of the next
+	}
 	switch {
-	case decode && accumulators > mostAccumulators:
+	case decode && registers > mostAccumulators:
 		return fail("rows", "%d rows, %d keys and a V head dim of %d take %d registers a thread for scores and outputs; %d at most",
-			p.Rows, p.Keys, s.Model.VHeadDim, accumulators, mostAccumulators)
-	case decode && (p.Warps <= sm90DecodeHelpers || p.Warps > 15):
-		return fail("warps", "family sm90 decodes with three warps that copy and rotate and one to twelve more, not %d in all", p.Warps)
+			p.Rows, p.Keys, dim, registers, mostAccumulators)
+	case registers > mostAccumulators:
+		return fail("keys", "%d keys and a V head dim of %d take %d registers a thread for scores, weights and outputs; %d at most",
+			p.Keys, dim, registers, mostAccumulators)
+	case decode && (p.Warps <= sm90DecodeHelpers || p.Warps > 16):
+		return fail("warps", "family sm90 decodes with four warps that copy, rotate and merge and one to twelve more, not %d in all", p.Warps)
 	case decode && p.Stages%(p.Warps-sm90DecodeHelpers) != 0:
-		return fail("stages", "family sm90 decodes with a multiple of %d stages, for its %d warps less the three that copy and rotate, not %d",
+		return fail("stages", "family sm90 decodes with a multiple of %d stages, for its %d warps less the four that copy, rotate and merge, not %d",
 			p.Warps-sm90DecodeHelpers, p.Warps, p.Stages)
 	case p.Keys/min(p.Keys, s.Cache.PageSize) > 32:
 		return fail("keys", "family sm90 copies a tile of %d keys in at most 32 pages, not pages of %d", p.Keys, s.Cache.PageSize)

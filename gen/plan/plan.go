@@ -9,6 +9,7 @@ type Plan struct {
 	Kind    spec.Kind
 	Family  Family
 	Targets []spec.Target // targets that share this plan, in the spec's order
+	Tuned   []spec.Target // those of Targets for which it is not the default: a tuned table chooses it
 	Rows    int           // rows of a tile (query tokens x heads of one KV head)
 	Keys    int           // keys of a tile
 	Stages  int           // K/V tiles in flight

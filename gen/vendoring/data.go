@@ -121,7 +121,7 @@ func newData(in Input) (data, error) {
 		}
 		params := emit.ParamsStruct(k)
 		d.Kinds = append(d.Kinds, kind{
-			Name: string(k), Title: title(string(k)), About: emit.About(k),
+			Name: string(k), Title: emit.Title(string(k)), About: emit.About(k),
 			Params: params, X: sizes[params][0], Y: sizes[params][1], Attends: params == "AttendParams",
 		})
 	}
@@ -139,7 +139,7 @@ func newImage(s spec.Spec, k abi.ManifestKernel, target string) (image, error) {
 		return image{}, err
 	}
 	i := image{
-		Kind: string(k.Kind), Title: title(string(k.Kind)), Entry: k.Entry, File: emit.CubinFile(k.Source, target),
+		Kind: string(k.Kind), Title: emit.Title(string(k.Kind)), Entry: k.Entry, File: emit.CubinFile(k.Source, target),
 		Major: major, Minor: int(parts[2][0] - '0'), Alone: parts[3] == "a",
 		Threads: k.Threads, Shared: k.SharedBytes,
 	}
@@ -148,8 +148,6 @@ func newImage(s spec.Spec, k abi.ManifestKernel, target string) (image, error) {
 	}
 	return i, nil
 }
-
-func title(word string) string { return strings.ToUpper(word[:1]) + word[1:] }
 
 func boolean(b bool) int {
 	if b {

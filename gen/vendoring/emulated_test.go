@@ -268,5 +268,6 @@ func (g *gpu) answer(q request, data []byte) (a answer, result []byte, err error
 var paramBytes = map[abi.Kind]int{
 	abi.KindAppend: binary.Size(abi.AppendParams{}), abi.KindPrefill: binary.Size(abi.AttendParams{}),
 	abi.KindExtend: binary.Size(abi.AttendParams{}), abi.KindDecode: binary.Size(abi.AttendParams{}),
-	abi.KindMerge: binary.Size(abi.MergeParams{}), abi.KindMaterialise: binary.Size(abi.MaterialiseParams{}),
+	abi.KindSharedDecode: binary.Size(abi.AttendParams{}),
+	abi.KindMerge:        binary.Size(abi.MergeParams{}), abi.KindMaterialise: binary.Size(abi.MaterialiseParams{}),
 }

@@ -13,7 +13,7 @@
 //
 // The kernels:
 //
-//	prefill     prefill_sm80_r64k32s2w4.cu
+//	prefill     prefill_sm80_r64k32s2w4b2.cu
 //	merge       merge_sm80.cu
 package tiny
 
@@ -27,14 +27,14 @@ import (
 )
 
 //go:embed manifest.json
-//go:embed prefill_sm80_r64k32s2w4.cu
+//go:embed prefill_sm80_r64k32s2w4b2.cu
 //go:embed merge_sm80.cu
 var files embed.FS
 
 // The spec.
 const (
 	SpecName    = "tiny"                                                             // name of the spec
-	SpecDigest  = "e393c366ad5e08b54baf9185970b52f135e6893bc8032fd73466d4ff136d38a4" // identity of the resolved spec
+	SpecDigest  = "6e2fc92eabaad1a25ff86b2ed27a85935172e68a1be6ce9a757503b6faa93086" // identity of the resolved spec
 	QueryHeads  = 4                                                                  // of the whole model; a launch may have any multiple of the group
 	KVHeads     = 2                                                                  // of the whole model; a launch may have any number
 	Group       = 2                                                                  // query heads that share one KV head
@@ -51,13 +51,14 @@ const (
 	SinkTokens  = 0                                                                  // positions below this are seen whatever the window
 	SinkLogits  = false                                                              // a launch gives a learned logit for each query head
 	SoftCap     = 0.0                                                                // score = cap * tanh(score / cap); 0: none
+	Sharing     = "fastest"                                                          // fastest, or bitwise: the bits of a result never depend on who else holds a chunk
 	Scale       = 0.125                                                              // AttendParams.Scale of the model
 	RopeScale   = 1.0                                                                // AttendParams.RopeScale of the model
 )
 
-// The sources read version 2 of the launch parameters. With another version
+// The sources read version 4 of the launch parameters. With another version
 // this line does not compile: generate the package again.
-var _ = [1]struct{}{}[abi.Version-2]
+var _ = [1]struct{}{}[abi.Version-4]
 
 // Bundle returns the sources, what is known of them, and the machine code that
 // is embedded.
@@ -70,8 +71,8 @@ func Bundle() kernel.Bundle {
 		Kernels: []kernel.Artifact{
 			{
 				Kind:        abi.KindPrefill,
-				Entry:       "kgen_tiny_prefill_sm80_r64k32s2w4",
-				File:        "prefill_sm80_r64k32s2w4.cu",
+				Entry:       "kgen_tiny_prefill_sm80_r64k32s2w4b2",
+				File:        "prefill_sm80_r64k32s2w4b2.cu",
 				Family:      "sm80",
 				Targets:     []string{"sm_80", "sm_90a"},
 				Rows:        64,
@@ -80,7 +81,7 @@ func Bundle() kernel.Bundle {
 				Warps:       4,
 				Group:       Group,
 				SharedBytes: 24576,
-				Source:      read("prefill_sm80_r64k32s2w4.cu"),
+				Source:      read("prefill_sm80_r64k32s2w4b2.cu"),
 			},
 			{
 				Kind:        abi.KindMerge,
@@ -91,6 +92,7 @@ func Bundle() kernel.Bundle {
 				Warps:       8,
 				Group:       Group,
 				SharedBytes: 0,
+				Early:       true,
 				Source:      read("merge_sm80.cu"),
 			},
 		},
@@ -186,9 +188,43 @@ func (k *Kernels) Merge(stream cuda.Stream, p abi.MergeParams) error {
 	return k.set.Merge(stream, p)
 }
 
+// Tile is the rows and the keys of a tile of an attending kernel; 0 where there
+// is none. See [kernel.Set.Tile].
+func (k *Kernels) Tile(kind abi.Kind) (rows, keys int) {
+	return k.set.Tile(kind)
+}
+
+// Blocks is how many blocks of an attending kernel the device runs at a time,
+// about. See [kernel.Set.Blocks].
+func (k *Kernels) Blocks(kind abi.Kind) int {
+	return k.set.Blocks(kind)
+}
+
 // MapCache makes what launches of an attending kind take as KMap and VMap, for
 // caches of that many pages and KV heads. Kernels of family sm80 take none:
 // their maps are null. See [kernel.Set.MapCache].
 func (k *Kernels) MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error) {
 	return k.set.MapCache(kind, keys, values, pages, kvHeads)
+}
+
+// Choose is the kernel for a sequence of so many query tokens and tokens of KV,
+// by what was measured on the device's model. See [kernel.Set.Choose].
+func (k *Kernels) Choose(kind abi.Kind, query, keys int) kernel.Choice {
+	return k.set.Choose(kind, query, keys)
+}
+
+// Choices are all that Choose gives for a kind. See [kernel.Set.Choices].
+func (k *Kernels) Choices(kind abi.Kind) []kernel.Choice {
+	return k.set.Choices(kind)
+}
+
+// Attend launches the kernel of a choice; the methods of one kind launch its
+// default. See [kernel.Set.Attend].
+func (k *Kernels) Attend(stream cuda.Stream, c kernel.Choice, p abi.AttendParams) error {
+	return k.set.Attend(stream, c, p)
+}
+
+// MapChoice is MapCache for the kernel of a choice. See [kernel.Set.MapChoice].
+func (k *Kernels) MapChoice(c kernel.Choice, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error) {
+	return k.set.MapChoice(c, keys, values, pages, kvHeads)
 }

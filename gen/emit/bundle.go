@@ -1,0 +1,42 @@
+package emit
+
+import (
+	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/kernel"
+)
+
+// Bundle is what the bindings would hold, without machine code.
+func (o Output) Bundle(s spec.Spec) kernel.Bundle {
+	b := kernel.Bundle{Name: s.Name, SpecDigest: spec.Digest(s), Cache: kernel.CacheShape{
+		HeadDim: s.Model.HeadDim, VHeadDim: s.Model.VHeadDim, PageSize: s.Cache.PageSize, HeadMajor: s.Cache.Layout == spec.HND,
+	}}
+	for _, k := range o.Kernels {
+		a := kernel.Artifact{
+			Kind: abi.Kind(k.Plan.Kind), Entry: k.Entry, File: k.File, Family: string(k.Plan.Family),
+			Rows: k.Plan.Rows, Keys: k.Plan.Keys, Stages: k.Plan.Stages, Warps: k.Plan.Warps,
+			Group: s.Model.Group(), SharedBytes: k.Plan.Shared, Blocks: blocks(k.Plan), Source: k.Source,
+			Early: early(k.Plan.Kind), Targets: words(k.Plan.Targets), Tuned: words(k.Plan.Tuned),
+		}
+		b.Kernels = append(b.Kernels, a)
+	}
+	for _, t := range o.Manifest.Tuned {
+		tuned := kernel.Tuned{Device: t.GPU}
+		for _, r := range t.Rules {
+			tuned.Rules = append(tuned.Rules, kernel.Rule(r))
+		}
+		b.Tuned = append(b.Tuned, tuned)
+	}
+	return b
+}
+
+// early tells whether the template of a kind waits for the kernel ahead of it by itself.
+func early(kind spec.Kind) bool { return kind == spec.Merge }
+
+func words(targets []spec.Target) []string {
+	var out []string
+	for _, t := range targets {
+		out = append(out, string(t))
+	}
+	return out
+}

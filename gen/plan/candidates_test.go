@@ -1,0 +1,190 @@
+package plan_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/kgen-project/kgen/gen/plan"
+	"github.com/kgen-project/kgen/gen/spec"
+)
+
+func parse(t testing.TB, name string, more string) spec.Spec {
+	t.Helper()
+	path := "../../specs/" + name + ".yaml"
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := spec.Parse(path, append(data, more...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestCandidates(t *testing.T) {
+	for _, name := range []string{"llama3", "llama2_7b", "smollm2_135m"} {
+		s := parse(t, name, "")
+		for _, kind := range spec.TiledKinds {
+			for _, target := range []spec.Target{"sm_80", "sm_90a", "sm_120a"} {
+				all, err := plan.Candidates(s, kind, target)
+				if err != nil {
+					t.Fatal(err)
+				}
+				usual, err := plan.Choose(s, kind, target)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if all[0].Layout() != usual.Layout() || len(all) < 10 {
+					t.Errorf("%s %s %s: %d candidates, the first %s; the default is %s", name, kind, target, len(all), all[0].Layout(), usual.Layout())
+				}
+				seen := map[plan.Layout]bool{}
+				for _, p := range all {
+					made, misfit := plan.Make(s, kind, target, p.Layout())
+					if misfit != nil || made.Shared != p.Shared {
+						t.Errorf("%s %s %s %s: made again it is %+v, %v", name, kind, target, p.Layout(), made, misfit)
+					}
+					if seen[p.Layout()] {
+						t.Errorf("%s %s %s %s: twice", name, kind, target, p.Layout())
+					}
+					seen[p.Layout()] = true
+					if p.Family == plan.SM90 && target != "sm_90a" {
+						t.Errorf("%s %s %s: %s", name, kind, target, p.Layout())
+					}
+				}
+			}
+		}
+	}
+}
+
+// Fields that the spec gives by hand are nobody's to choose.
+func TestCandidatesKeepGivenFields(t *testing.T) {
+	s := parse(t, "llama3", "\ntiles: {extend: {keys: 64}}\n")
+	all, err := plan.Candidates(s, spec.Extend, "sm_90a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		if p.Keys != 64 {
+			t.Errorf("%s", p.Layout())
+		}
+	}
+}
+
+func TestMakeRefuses(t *testing.T) {
+	s := parse(t, "llama3", "")
+	raw := spec.WithEncoding(s, spec.Raw)
+	tile := func(rows, keys, stages, warps int) spec.Tile {
+		return spec.Tile{Rows: rows, Keys: keys, Stages: stages, Warps: warps}
+	}
+	for _, c := range []struct {
+		s      spec.Spec
+		kind   spec.Kind
+		target spec.Target
+		layout plan.Layout
+		field  string
+		want   string
+	}{
+		{s, spec.Extend, "sm_90a", plan.Layout{Family: "sm70", Tile: tile(128, 64, 1, 4), Blocks: 1}, "family", "not sm80 or sm90"},
+		{s, spec.Extend, "sm_80", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 2, 12), Blocks: 1}, "family", "runs on sm_90a"},
+		{raw, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 2, 12), Blocks: 1}, "family", "raw keys"},
+		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 3, 12), Blocks: 1}, "stages", "bytes of shared memory"},
+		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 96, 2, 12), Blocks: 1}, "keys", "64 or 128 keys"},
+		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(64, 64, 2, 8), Blocks: 2}, "blocks", "as one block"},
+		{s, spec.Decode, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(16, 64, 4, 8), Blocks: 2}, "blocks", "holds 1 such blocks"},
+		{s, spec.Extend, "sm_80", plan.Layout{Family: plan.SM80, Tile: tile(128, 128, 1, 4), Blocks: 1}, "rows", "registers a thread"},
+		{s, spec.Extend, "sm_80", plan.Layout{Family: plan.SM80, Tile: tile(128, 64, 1, 4), Blocks: 2}, "blocks", "only family sm90"},
+	} {
+		p, misfit := plan.Make(c.s, c.kind, c.target, c.layout)
+		switch {
+		case misfit == nil:
+			t.Errorf("%s %s on %s: made %+v", c.kind, c.layout, c.target, p)
+		case misfit.Field != c.field || !strings.Contains(misfit.Msg, c.want):
+			t.Errorf("%s %s on %s: %v, want %s: ... %s", c.kind, c.layout, c.target, misfit, c.field, c.want)
+		}
+	}
+}
+
+func TestWithTuned(t *testing.T) {
+	s := parse(t, "llama3", "")
+	plans, err := plan.All(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layout := func(family plan.Family, rows, keys, stages, warps int) plan.Layout {
+		return plan.Layout{Family: family, Tile: spec.Tile{Rows: rows, Keys: keys, Stages: stages, Warps: warps}, Blocks: 1}
+	}
+	rules := []plan.Rule{
+		{Kind: spec.Extend, Query: 128, Layout: layout(plan.SM90, 64, 64, 3, 8)},        // a new kernel
+		{Kind: spec.Extend, Query: 256, Layout: layout(plan.SM80, 128, 64, 1, 4)},       // the default of another target
+		{Kind: spec.Extend, Layout: layout(plan.SM90, 128, 128, 2, 12)},                 // the default
+		{Kind: spec.Extend, Keys: 5, Query: 1, Layout: layout(plan.SM90, 64, 64, 3, 8)}, // again
+	}
+	got, err := plan.WithTuned(s, plans, []plan.Tuned{{GPU: "NVIDIA H200", Target: "sm_90a", Rules: rules}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != len(plans)+1 {
+		t.Errorf("%d plans of %d", len(got), len(plans))
+	}
+	tuned := map[string]string{}
+	for _, p := range got {
+		if p.Kind == spec.Extend {
+			tuned[p.Layout().String()] = join(p.Targets) + " / " + join(p.Tuned)
+		}
+	}
+	for layout, want := range map[string]string{
+		"sm80_r128k64s1w4": "sm_80,sm_90a / sm_90a", "sm90_r128k128s2w12": "sm_90a / ", "sm90_r64k64s3w8": "sm_90a / sm_90a",
+	} {
+		if tuned[layout] != want {
+			t.Errorf("%s: targets / tuned %q, want %q", layout, tuned[layout], want)
+		}
+	}
+	for i, p := range plans { // what was given is as it was
+		if p.Tuned != nil {
+			t.Errorf("plan %d was changed", i)
+		}
+	}
+}
+
+func join(targets []spec.Target) string {
+	var words []string
+	for _, t := range targets {
+		words = append(words, string(t))
+	}
+	return strings.Join(words, ",")
+}
+
+// The defaults' times on an H200, of the README's table of 2026-11-21. The model is
+// for choosing among plans; that it is not far from the clock shows no term is absurd.
+func TestPredict(t *testing.T) {
+	s := parse(t, "llama3", "")
+	c := plan.Ceilings{Multiprocessors: 132, Read: 4.3e12, Product: 795e12}
+	for _, x := range []struct {
+		shape plan.Shape
+		us    float64
+	}{
+		{plan.Shape{Kind: spec.Prefill, Batch: 4, Query: 4096, Keys: 4096}, 1050},
+		{plan.Shape{Kind: spec.Prefill, Batch: 1, Query: 16384, Keys: 16384}, 3600},
+		{plan.Shape{Kind: spec.Extend, Batch: 1, Query: 64, Keys: 8192}, 39},
+		{plan.Shape{Kind: spec.Extend, Batch: 1, Query: 64, Keys: 131072}, 290},
+		{plan.Shape{Kind: spec.Extend, Batch: 8, Query: 64, Keys: 8192}, 204},
+		{plan.Shape{Kind: spec.Extend, Batch: 4, Query: 512, Keys: 8192}, 531},
+		{plan.Shape{Kind: spec.Decode, Batch: 1, Query: 1, Keys: 8192}, 23},
+		{plan.Shape{Kind: spec.Decode, Batch: 1, Query: 1, Keys: 32768}, 51},
+		{plan.Shape{Kind: spec.Decode, Batch: 8, Query: 1, Keys: 8192}, 84},
+		{plan.Shape{Kind: spec.Decode, Batch: 32, Query: 1, Keys: 8192}, 270},
+		{plan.Shape{Kind: spec.Decode, Batch: 128, Query: 1, Keys: 4096}, 566},
+	} {
+		p, err := plan.Choose(s, x.shape.Kind, "sm_90a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := plan.Predict(s, p, plan.Cut{}, x.shape, c, 0)
+		got := float64(e.Time.Nanoseconds()) / 1e3
+		if got < x.us/1.5 || got > x.us*1.5 {
+			t.Errorf("%+v: predicted %.0f us (%+v), measured %.0f", x.shape, got, e, x.us)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package plan_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/kgen-project/kgen/gen/plan"
+	"github.com/kgen-project/kgen/gen/spec"
+)
+
+func wide(t testing.TB, more string) spec.Spec {
+	t.Helper()
+	s, err := spec.Parse("wide.yaml", []byte("name: wide\nrope: {type: default, theta: 10000}\n"+more))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// The defaults for heads of 256 dimensions, each of which ptxas compiles without spills.
+func TestChooseHeadDim256(t *testing.T) {
+	const (
+		equal  = "model: {query_heads: 8, kv_heads: 4, head_dim: 256}\n"
+		seven  = "model: {query_heads: 14, kv_heads: 2, head_dim: 256}\n"
+		values = "model: {query_heads: 8, kv_heads: 4, head_dim: 256, v_head_dim: 128}\n"
+		capped = equal + "masks: {soft_cap: 50}\n"
+		window = equal + "masks: {window: 100}\n"
+		raw    = equal + "cache: {encoding: raw}\n"
+	)
+	for _, c := range []struct {
+		more     string
+		kind     spec.Kind
+		target   spec.Target
+		want     string
+		fallback string
+	}{
+		{equal, spec.Extend, "sm_80", "sm80_r128k64s1w8", ""},
+		{equal, spec.Prefill, "sm_89", "sm80_r64k64s1w4", ""},
+		{equal, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
+		{equal, spec.SharedDecode, "sm_90a", "sm90_r64k64s2w8", ""},
+		{equal, spec.Extend, "sm_100a", "sm80_r64k64s1w4", ""}, // two blocks
+		{equal, spec.Decode, "sm_80", "sm80_r16k16s2w4", ""},
+		{equal, spec.Decode, "sm_89", "sm80_r16k16s2w2", ""},
+		{equal, spec.Decode, "sm_90a", "sm90_r16k32s4w6", ""},
+		{capped, spec.Extend, "sm_80", "sm80_r128k32s2w8", ""},
+		{capped, spec.Extend, "sm_86", "sm80_r64k32s2w4", ""},
+		{capped, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
+		{window, spec.SharedDecode, "sm_80", "sm80_r128k32s2w8", ""},
+		{raw, spec.Extend, "sm_90a", "sm80_r64k64s1w4", "raw keys"},
+		{seven, spec.Extend, "sm_90a", "sm80_r64k64s1w4", "bytes of shared memory"}, // ten tokens' 70 heads as they came
+		{seven, spec.Decode, "sm_90a", "sm90_r16k32s4w6", ""},
+		{values, spec.Extend, "sm_80", "sm80_r128k64s2w4", ""},
+		{values, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
+		{values, spec.Decode, "sm_90a", "sm90_r16k32s4w8", ""},
+	} {
+		p, err := plan.Choose(wide(t, c.more), c.kind, c.target)
+		if err != nil {
+			t.Errorf("%s on %s of\n%s%v", c.kind, c.target, c.more, err)
+			continue
+		}
+		if p.Layout().String() != c.want || !strings.Contains(p.Fallback, c.fallback) || (p.Fallback == "") != (c.fallback == "") {
+			t.Errorf("%s on %s of\n%sis %s (%q), want %s (%q)", c.kind, c.target, c.more, p.Layout(), p.Fallback, c.want, c.fallback)
+		}
+	}
+}
+
+func TestChooseHeadDim256Refuses(t *testing.T) {
+	s := wide(t, "model: {query_heads: 32, kv_heads: 1, head_dim: 256}\n")
+	if _, err := plan.Choose(s, spec.Decode, "sm_90a"); err == nil || !strings.Contains(err.Error(), "tiles.decode.rows: 32 rows a warp") {
+		t.Errorf("decode with 32 query heads a KV head: %v", err)
+	}
+	s = wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 256}\n")
+	layout := plan.Layout{Family: plan.SM90, Tile: spec.Tile{Rows: 64, Keys: 128, Stages: 1, Warps: 8}, Blocks: 1}
+	if _, misfit := plan.Make(s, spec.Extend, "sm_90a", layout); misfit == nil || misfit.Field != "keys" || !strings.Contains(misfit.Msg, "224 registers") {
+		t.Errorf("%s: %v", layout, misfit)
+	}
+}

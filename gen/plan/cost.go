@@ -1,0 +1,251 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/kgen-project/kgen/gen/spec"
+)
+
+// Shape is a batch of like sequences.
+type Shape struct {
+	Kind  spec.Kind
+	Batch int // sequences
+	Query int // query tokens of each
+	Keys  int // tokens of KV of each; prefill: the same as Query
+}
+
+// Ceilings are what a device can do at best.
+type Ceilings struct {
+	Multiprocessors int
+	Read            float64 // bytes of device memory a second
+	Product         float64 // operations of matrix products a second
+}
+
+// NominalCeilings are those of the best-known GPU of a target, for when none is
+// there to be measured: A100, A10, L40S, H200, B200 and the RTX 5090, from NVIDIA's
+// data sheets, at nine tenths of the memory's and eight tenths of the products' rate.
+func NominalCeilings(t spec.Target) Ceilings {
+	const read, product = 0.9e12, 0.8e12 // of a TB and a TFLOP
+	switch t {
+	case "sm_80":
+		return Ceilings{108, 2.0 * read, 312 * product}
+	case "sm_86":
+		return Ceilings{72, 0.6 * read, 125 * product}
+	case "sm_89":
+		return Ceilings{142, 0.86 * read, 362 * product}
+	case "sm_90a":
+		return Ceilings{132, 4.8 * read, 989 * product}
+	case "sm_100a":
+		return Ceilings{148, 8.0 * read, 2250 * product}
+	}
+	return Ceilings{170, 1.79 * read, 210 * product}
+}
+
+// Cut says how a schedule cuts a sequence's keys into parts: see schedule.Options.
+type Cut struct {
+	Fill   int // blocks that a sequence alone is cut for, in percent of the multiprocessors; 0: as many as they hold
+	Tokens int // of the smallest part; 0: max(4 keys of a tile, 256)
+}
+
+// Resolve fills in what is 0, as package kernel does.
+func (c Cut) Resolve(p Plan) Cut {
+	if c.Fill == 0 {
+		c.Fill = 200
+		if p.Family == SM90 {
+			c.Fill = 100 * max(1, p.MinBlocks)
+		}
+	}
+	if c.Tokens == 0 {
+		c.Tokens = max(4*p.Keys, 256)
+	}
+	return c
+}
+
+// Estimate is what the cost model says of a plan for a shape. Its terms overlap, so
+// that their sum is more than Time.
+type Estimate struct {
+	Time     time.Duration
+	Memory   time.Duration // to read every key and value once, and the partial results
+	Products time.Duration // of the busiest multiprocessor
+	Tiles    time.Duration // what the tiles of the busiest multiprocessor cost besides
+	Items    time.Duration // the beginnings and ends of its items
+	Merge    time.Duration // the second launch
+	Parts    int           // of a sequence
+	Waves    float64       // items for each block that runs at a time
+}
+
+// coefficients are what the model takes of a code path; times are in nanoseconds.
+// They are fitted to the times of the tuning cases, not the held-out ones, of an H200's
+// table: `kgen tune --score` says how well they do.
+type coefficients struct {
+	product  float64 // part of the products' ceiling that a full tile reaches
+	halfRows float64 // rows of a multiprocessor's tiles at which it is half of that
+	halfKeys float64 // keys of a tile, likewise
+	tile     float64 // a tile's barriers and bookkeeping
+	latency  float64 // from a copy's start to its data
+	item     float64 // an item's start, rotations and end
+	nextItem float64 // likewise, of one whose start another's end hides
+	run      float64 // a further run of an item
+	waited   float64 // part of the lesser of products and copies that nothing hides, with one stage; less with more
+}
+
+// body is a code path: the kernels that share their coefficients.
+type body struct {
+	family Family
+	decode bool
+}
+
+var coefficientsOf = map[body]coefficients{
+	{SM90, false}: {product: 1.09, halfRows: 26, halfKeys: 5.8, tile: 197, latency: 394, item: 8670, nextItem: 2000, run: 132, waited: 0.5},
+	{SM90, true}:  {product: 0.484, halfRows: 30, halfKeys: 19, tile: 171, latency: 1360, item: 7590, nextItem: 125, run: 717, waited: 0.125},
+	{SM80, false}: {product: 0.536, halfRows: 49, halfKeys: 9.6, tile: 50, latency: 250, item: 7580, nextItem: 8000, run: 3200, waited: 0.125},
+	{SM80, true}:  {product: 0.904, halfRows: 8.9, halfKeys: 8.2, tile: 72, latency: 1650, item: 8080, nextItem: 1860, run: 3010, waited: 0.125},
+}
+
+const (
+	launchTime  = 3 * time.Microsecond
+	mergeTime   = 3 * time.Microsecond
+	usualChunk  = 512 // tokens of a segment
+	elementSize = 2
+	partialSize = 4
+	cacheFactor = 2.0 // the L2 cache's rate over the memory's
+	nanosecond  = 1e-9
+)
+
+// Predict estimates the time of a shape by a plan on a device. It leaves out the
+// rotations of raw keys, and takes every chunk to be of usualChunk tokens. registers are
+// those of a thread; 0: not known.
+func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings, registers int) Estimate {
+	m, target, k := s.Model, p.Targets[0], coefficientsOf[body{p.Family, shape.Kind == spec.Decode}]
+	cut = cut.Resolve(p)
+	if registers == 0 {
+		registers = min(accumulators(m, p)+100, registerLimit(p))
+	}
+	resident := max(1, BlocksPerSM(p, target, registers))
+	if p.Family == SM90 {
+		resident = min(resident, max(1, p.MinBlocks))
+	}
+
+	perTile := max(1, p.Rows/m.Group())
+	tiles := ceil(shape.Query, perTile)
+	parts := 1
+	if shape.Kind != spec.Prefill {
+		limit := cut.Tokens * max(1, max(1, cut.Fill*c.Multiprocessors/100/m.KVHeads)/tiles)
+		unit := cut.Tokens * ceil(shape.Keys, limit)
+		parts = ceil(shape.Keys, unit)
+	}
+	seen := float64(shape.Keys)
+	if shape.Kind == spec.Prefill && s.Masks.Causal {
+		seen = (seen + float64(perTile)) / 2 // of a tile of queries, in the mean
+	}
+	if w := float64(s.Masks.Window + perTile); s.Masks.Window > 0 {
+		seen = min(seen, w)
+	}
+	items := float64(shape.Batch * tiles * parts * m.KVHeads)
+	itemKeys := seen / float64(parts)
+	itemTiles := max(1, itemKeys/float64(p.Keys))
+
+	// The busiest multiprocessor: equal items come in whole waves, unequal ones even out.
+	slots := float64(resident * c.Multiprocessors)
+	waves := items / slots
+	busiest := ceilOf(waves)
+	if shape.Kind == spec.Prefill && waves > 1 {
+		busiest = waves + 0.5
+	}
+	onSM := busiest * min(float64(resident), max(1, items/float64(c.Multiprocessors)))
+
+	var e Estimate
+	e.Parts, e.Waves = parts, waves
+	seconds := func(x float64) time.Duration { return time.Duration(x * 1e9) }
+	dims := float64(m.HeadDim + m.VHeadDim)
+
+	chains := 1.0 // tiles that a block works on at a time
+	if shape.Kind == spec.Decode {
+		chains = float64(p.Warps)
+		if p.Family == SM90 {
+			chains = float64(p.Warps - sm90DecodeHelpers)
+		}
+	}
+	rate := c.Product / float64(c.Multiprocessors) * k.product
+	activeRows := float64(p.Rows)
+	if p.Family == SM80 {
+		activeRows *= float64(min(resident, int(max(1, items/float64(c.Multiprocessors)))))
+	}
+	if shape.Kind == spec.Decode {
+		activeRows = 16 * chains
+	}
+	rate *= activeRows / (activeRows + k.halfRows) * float64(p.Keys) / (float64(p.Keys) + k.halfKeys)
+	products := 2 * float64(p.Rows) * itemKeys * dims / rate
+	e.Products = seconds(products * onSM)
+
+	// Copies: what a multiprocessor has in flight over the latency, and its share of
+	// the L2 cache and the memory.
+	tileBytes := float64(p.Keys) * dims * elementSize
+	inFlight := tileBytes * float64(p.Stages)
+	if p.Family == SM80 && shape.Kind == spec.Decode {
+		inFlight *= float64(p.Warps)
+	}
+	busySMs := min(float64(c.Multiprocessors), items)
+	share := min(inFlight*float64(min(resident, int(max(1, items/busySMs))))/(k.latency*nanosecond), c.Read*cacheFactor/busySMs)
+	copies := itemTiles * tileBytes / share * onSM
+
+	keyBytes := float64(shape.Batch*shape.Keys*m.KVHeads) * dims * elementSize
+	queryBytes := float64(shape.Batch*shape.Query*m.QueryHeads) * dims * elementSize
+	partialBytes := 0.0
+	if parts > 1 {
+		partialBytes = float64(shape.Batch*shape.Query*m.QueryHeads*parts) * float64(m.VHeadDim+1) * partialSize
+		e.Merge = mergeTime + seconds(partialBytes/c.Read)
+	}
+	e.Memory = seconds((keyBytes + queryBytes + partialBytes) / c.Read)
+
+	e.Tiles = seconds(itemTiles * k.tile * nanosecond / chains * onSM)
+	runs := itemKeys / usualChunk
+	if shape.Kind == spec.Prefill {
+		runs = 0
+	}
+	e.Items = seconds((k.item + (busiest-1)*k.nextItem + busiest*runs*k.run) * nanosecond)
+
+	// The slowest of the three sets the pace; the others show where little is in flight.
+	pace := []float64{e.Products.Seconds() + e.Tiles.Seconds(), copies, e.Memory.Seconds()}
+	slices.SortFunc(pace, func(a, b float64) int { return cmp.Compare(b, a) })
+	hidden := k.waited / float64(p.Stages)
+	e.Time = launchTime + seconds(pace[0]+hidden*pace[1]) + e.Items + e.Merge
+	return e
+}
+
+func ceil(a, b int) int { return (a + b - 1) / b }
+
+func ceilOf(x float64) float64 {
+	n := float64(int(x))
+	if n < x {
+		n++
+	}
+	return max(1, n)
+}
+
+// Rank sorts plans by what the model says of them for the shapes: by the mean of
+// each one's time over the best time of the shape. It returns the plans' indices.
+func Rank(s spec.Spec, plans []Plan, shapes []Shape, c Ceilings) []int {
+	cost := make([]float64, len(plans))
+	for _, shape := range shapes {
+		best := time.Duration(0)
+		times := make([]time.Duration, len(plans))
+		for i, p := range plans {
+			times[i] = Predict(s, p, Cut{}, shape, c, 0).Time
+			if best == 0 || times[i] < best {
+				best = times[i]
+			}
+		}
+		for i := range plans {
+			cost[i] += times[i].Seconds() / best.Seconds()
+		}
+	}
+	order := make([]int, len(plans))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(cost[a], cost[b]) })
+	return order
+}

@@ -1,0 +1,58 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/kgen-project/kgen/gen/spec"
+)
+
+// Tuned is the plans that were measured to be the fastest on one GPU model.
+type Tuned struct {
+	GPU    string // as the driver gives it
+	Target spec.Target
+	Rules  []Rule
+}
+
+// Rule is a layout for sequences of up to so many query tokens and tokens of KV; 0:
+// any number. Of one kind, the first that holds a sequence is used.
+type Rule struct {
+	Kind        spec.Kind
+	Query, Keys int
+	Layout      Layout
+	Cut         Cut
+}
+
+// WithTuned is the plans with those of the rules added, behind the others of their kind.
+func WithTuned(s spec.Spec, plans []Plan, tuned []Tuned) ([]Plan, error) {
+	plans = slices.Clone(plans)
+	for _, t := range tuned {
+		for _, r := range t.Rules {
+			p, misfit := Make(s, r.Kind, t.Target, r.Layout)
+			if misfit != nil {
+				return nil, s.ErrorAt("tiles."+string(r.Kind), "tuned for "+t.GPU+": "+misfit.Error())
+			}
+			plans = addTuned(plans, p, t.Target)
+		}
+	}
+	return plans, nil
+}
+
+func addTuned(plans []Plan, p Plan, target spec.Target) []Plan {
+	last := len(plans)
+	for i, q := range plans {
+		if q.Kind != p.Kind {
+			continue
+		}
+		last = i + 1
+		if q.Layout() != p.Layout() {
+			continue
+		}
+		if !slices.Contains(q.Targets, target) {
+			plans[i].Targets = append(slices.Clone(q.Targets), target)
+			plans[i].Tuned = append(slices.Clone(q.Tuned), target)
+		}
+		return plans
+	}
+	p.Tuned = []spec.Target{target}
+	return slices.Insert(plans, last, p)
+}
