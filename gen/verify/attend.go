@@ -13,11 +13,15 @@ import (
 	"github.com/kgen-project/kgen/tests/oracle"
 )
 
-// attendTrial is one case of prefill, extend or decode. Pages are filled here
+// attendTrial is one case of an attending kind. Pages are filled here
 // as append should, so that a mistake of append's is not one of attend's.
 func (b *bench) attendTrial(rng *rand.Rand, kind spec.Kind) trial {
 	tile := b.kernels[spec.Baked].Tiles[kind]
-	c := b.dice(rng, tile.Rows/b.spec.Model.Group(), tile.Keys).attendCase(kind, tile)
+	edges := []int{tile.Rows / b.spec.Model.Group(), tile.Keys}
+	if own := b.kernels[b.spec.Cache.Encoding].Tiles[kind]; own != (spec.Tile{}) && own != tile {
+		edges = append(edges, own.Rows/b.spec.Model.Group(), own.Keys)
+	}
+	c := b.dice(rng, edges...).attendCase(kind, tile)
 	refs := c.oracle(b.spec)
 	return func(ctx context.Context, e spec.Encoding) (measure, error) {
 		memory := newArena(b.dev)
@@ -52,27 +56,41 @@ func (b *bench) attendTrial(rng *rand.Rand, kind spec.Kind) trial {
 	}
 }
 
+// rotatedAs is the encoding to which a kind rotates its tiles of raw keys.
+func rotatedAs(kind spec.Kind) spec.Encoding {
+	if kind == spec.SharedDecode {
+		return spec.Segment
+	}
+	return spec.Baked
+}
+
 // rawBits holds the raw kernel, which rotates K tiles, to the bits of the baked
-// kernel on pages that append rotated with the same arithmetic. It has nothing
-// to say where the two have different tiles.
+// kernel on pages that append rotated with the same arithmetic; that of shared decode
+// to the segment kernel's, in its partial results. It has nothing to say where the two
+// have different tiles.
 func (b *bench) rawBits(ctx context.Context, memory *arena, c *attendCase, raw outputs) (bool, error) {
-	if b.kernels[spec.Raw].Tiles[c.kind] != b.kernels[spec.Baked].Tiles[c.kind] {
+	e := rotatedAs(c.kind)
+	if b.kernels[spec.Raw].Tiles[c.kind] != b.kernels[e].Tiles[c.kind] {
 		return false, nil
 	}
-	l := newLayout(c, b.spec, b.format, spec.Baked)
-	run, err := b.newRun(memory, c, l, spec.Baked)
+	l := newLayout(c, b.spec, b.format, e)
+	run, err := b.newRun(memory, c, l, e)
 	if err != nil {
 		return false, err
 	}
 	if err := run.append(ctx); err != nil {
 		return false, err
 	}
-	baked, err := run.launch(ctx, c.everySequence())
+	rotated, err := run.launch(ctx, c.everySequence())
 	if err != nil {
 		return false, err
 	}
-	if !bytes.Equal(raw.out, baked.out) || !bytes.Equal(raw.lse, baked.lse) {
-		return false, wrongf("the bits are not those of baked on pages that append wrote")
+	same := bytes.Equal(raw.out, rotated.out) && bytes.Equal(raw.lse, rotated.lse)
+	if c.kind == spec.SharedDecode {
+		same = bytes.Equal(raw.partials, rotated.partials)
+	}
+	if !same {
+		return false, wrongf("the bits are not those of %s on pages that append wrote", e)
 	}
 	return true, nil
 }
@@ -181,6 +199,8 @@ func (c *attendCase) sameSequence(all, one outputs, dim int) error {
 type outputs struct {
 	out []byte // [tokens], OutTokenStride apart
 	lse []byte // nil where it was not asked for
+
+	partials []byte // of shared_decode's members
 }
 
 func (o outputs) row(c *attendCase, token, head, dim int) []byte {
@@ -212,6 +232,8 @@ func attendKernel(k Kernels, kind spec.Kind, p abi.AttendParams) error {
 		return k.Prefill(0, p)
 	case spec.Extend:
 		return k.Extend(0, p)
+	case spec.SharedDecode:
+		return k.SharedDecode(0, p)
 	default:
 		return k.Decode(0, p)
 	}

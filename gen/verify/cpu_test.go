@@ -3,6 +3,7 @@ package verify_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/kgen-project/kgen/gen/spec"
@@ -24,7 +25,7 @@ func onCPU(t *testing.T, s spec.Spec, cases, work int) {
 		t.Error(r)
 	}
 	for _, row := range r.Rows {
-		if row.Encoding == spec.Raw && attends(row.Kind) && row.SameBits != cases {
+		if row.Encoding == spec.Raw && slices.Contains(spec.TiledKinds, row.Kind) && row.SameBits != cases {
 			t.Errorf("%s: the bits of %d of %d cases were compared with baked's", row.Kind, row.SameBits, cases)
 		}
 	}
@@ -63,9 +64,9 @@ func TestCPUOnOddSpecs(t *testing.T) {
 		"hnd":         func(s *spec.Spec) { s.Cache.Layout = spec.HND },
 		"interleaved": func(s *spec.Spec) { s.Rope.Pairing = rope.Interleaved },
 		"partial":     partial,
-		"fp16, hnd, interleaved, partial, pages of 5": func(s *spec.Spec) {
+		"fp16, hnd, interleaved, partial, pages of 4": func(s *spec.Spec) {
 			partial(s)
-			s.Model.DType, s.Cache.Layout, s.Rope.Pairing, s.Cache.PageSize = spec.FP16, spec.HND, rope.Interleaved, 5
+			s.Model.DType, s.Cache.Layout, s.Rope.Pairing, s.Cache.PageSize = spec.FP16, spec.HND, rope.Interleaved, 4
 		},
 		"window":        func(s *spec.Spec) { s.Masks.Window = 20 },
 		"window, sinks": func(s *spec.Spec) { s.Masks.Window, s.Masks.SinkTokens = 20, 4 },

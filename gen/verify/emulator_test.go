@@ -85,10 +85,11 @@ func TestGeneratedKernels(t *testing.T) {
 func TestGeneratedKernelsSM90(t *testing.T) {
 	dev := emulator(t, 2)
 	s := emulated(t, func(s *spec.Spec) { s.Targets = []spec.Target{"sm_90a"} })
-	b, err := bundle(s)
+	out, err := generate(s)
 	if err != nil {
 		t.Fatal(err)
 	}
+	b := out.Bundle(s)
 	for _, a := range b.Kernels {
 		if slices.Contains(spec.TiledKinds, spec.Kind(a.Kind)) && a.Family != string(plan.SM90) {
 			t.Errorf("%s is of family %s", a.Kind, a.Family)
@@ -100,5 +101,38 @@ func TestGeneratedKernelsSM90(t *testing.T) {
 	}
 	if !r.OK() {
 		t.Error(r)
+	}
+}
+
+// The widest heads, which have tiles of their own.
+func TestGeneratedKernelsHeadDim256(t *testing.T) {
+	for _, c := range []struct {
+		target   spec.Target
+		encoding spec.Encoding
+	}{
+		{"sm_80", spec.Raw}, {"sm_90a", spec.Segment},
+	} {
+		t.Run(string(c.target), func(t *testing.T) {
+			dev := emulator(t, 3)
+			s := emulated(t, func(s *spec.Spec) {
+				s.Model.HeadDim, s.Model.VHeadDim, s.Model.QueryHeads = 256, 256, 4
+				s.Scale = 1. / 16
+				rule := rope.Rule{Type: rope.Default, Theta: 10000, RotaryDim: 256, MaxPosition: 1 << 20}
+				var err error
+				if s.Rope, err = rule.Resolve(); err != nil {
+					t.Fatal(err)
+				}
+				s.Targets = []spec.Target{c.target}
+			})
+			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{
+				Kinds: []spec.Kind{spec.Extend, spec.Decode}, Encodings: []spec.Encoding{c.encoding}, Cases: 2, Seed: 1,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.OK() {
+				t.Error(r)
+			}
+		})
 	}
 }

@@ -131,6 +131,38 @@ func (g goKernels) Decode(_ cuda.Stream, p abi.AttendParams) error {
 	return guarded(func() { g.attend(p) })
 }
 
+func (g goKernels) SharedDecode(_ cuda.Stream, p abi.AttendParams) error {
+	return guarded(func() { g.attend(p) })
+}
+
+// member is an item's query token i and its slot, for kinds without members too.
+func (g goKernels) member(p abi.AttendParams, item abi.Item, i int) (token, slot int) {
+	token, slot = int(item.QBegin)+i, int(item.Slot)+i*int(item.SlotStride)
+	if item.Slot == abi.Final {
+		slot = abi.Final
+	}
+	if p.Members == 0 {
+		return token, slot
+	}
+	members := structs[abi.Member](g.dev, p.Members+abi.DevicePtr(8*item.QBegin), int(item.QCount))
+	token, slot = int(members[i].Token), int(members[i].Slot)
+	if g.fault == "slot of another member" {
+		slot = int(members[len(members)-1-i].Slot)
+	}
+	return token, slot
+}
+
+// offset is where the run's segment stands for the item's query token i.
+func (g goKernels) offset(p abi.AttendParams, run abi.Run, i int) int {
+	if p.Members == 0 {
+		return int(run.Offset)
+	}
+	if g.fault == "offset of the first member" {
+		i = 0
+	}
+	return int(g.dev.int32At(p.MemberOffsets, int(run.Offset)+i))
+}
+
 func (g goKernels) attend(p abi.AttendParams) {
 	g.calls.Add(1)
 	runs := 0
@@ -156,7 +188,7 @@ func (g goKernels) row(p abi.AttendParams, item abi.Item, runs []abi.Run, i, h i
 	if g.fault == "group mapping" {
 		kvHead = h % int(p.KVHeads)
 	}
-	token := int(item.QBegin) + i
+	token, slot := g.member(p, item, i)
 	position := int(g.dev.int32At(p.Positions, token))
 	q := g.load(p.Q, token*int(p.QTokenStride)+h*dim, dim)
 	out := make([]float32, vDim)
@@ -166,11 +198,12 @@ func (g goKernels) row(p abi.AttendParams, item abi.Item, runs []abi.Run, i, h i
 			continue
 		}
 		qr := append([]float32(nil), q...)
-		angle := position
-		if g.spec.Cache.Encoding == spec.Segment && g.fault != "offset ignored" {
-			angle -= int(run.Offset)
+		angle, offset, shared := position, g.offset(p, run, i), p.Members != 0
+		relative := g.spec.Cache.Encoding == spec.Segment || shared && g.spec.Cache.Encoding == spec.Raw
+		if relative && g.fault != "offset ignored" {
+			angle -= offset
 		}
-		if g.fault == "position of the first row" {
+		if g.fault == "position of the first row" && !shared {
 			angle += int(g.dev.int32At(p.Positions, int(item.QBegin))) - position
 		}
 		g.rotate(p.Rope, qr, angle, p.RopeScale)
@@ -191,7 +224,7 @@ func (g goKernels) row(p abi.AttendParams, item abi.Item, runs []abi.Run, i, h i
 				if g.fault == "causal off by one" && run.Causal != abi.Visible {
 					causal--
 				}
-				key := int(run.Offset + l)
+				key := offset + int(l)
 				window := position-key < masks.Window
 				if g.fault == "window off by one" {
 					window = position-key <= masks.Window
@@ -206,7 +239,11 @@ func (g goKernels) row(p abi.AttendParams, item abi.Item, runs []abi.Run, i, h i
 				entry := int(g.dev.int32At(p.PageTable, int(run.Page)+page))
 				k := g.load(p.KCache, g.element(entry, place, kvHead, int(p.KVHeads), dim), dim)
 				if g.spec.Cache.Encoding == spec.Raw {
-					g.rotate(p.Rope, k, key, 1)
+					if relative {
+						g.rotate(p.Rope, k, int(l), 1)
+					} else {
+						g.rotate(p.Rope, k, key, 1)
+					}
 					g.round(k)
 				}
 				s := float32(0)
@@ -246,21 +283,20 @@ func (g goKernels) row(p abi.AttendParams, item abi.Item, runs []abi.Run, i, h i
 			}
 		}
 	}
-	g.finish(p, item, i, h, heads, out, largest, sum)
-}
-
-// finish writes a row: final, or partial.
-func (g goKernels) finish(p abi.AttendParams, item abi.Item, i, h, heads int, out []float32, largest, sum float32) {
-	token := int(item.QBegin) + i
 	if g.fault == "row not written" && item.QCount > 1 && i == int(item.QCount)-1 && h == heads-1 {
 		return
 	}
+	g.finish(p, token, slot, h, heads, out, largest, sum)
+}
+
+// finish writes a row: final, or partial.
+func (g goKernels) finish(p abi.AttendParams, token, slot, h, heads int, out []float32, largest, sum float32) {
 	lse := largest + float32(math.Log(float64(sum)))
 	if sum == 0 {
 		lse = float32(math.Inf(-1))
 	}
 	denominator := sum
-	if item.Slot == abi.Final && p.SinkLogits != 0 && g.fault != "sink logit" {
+	if slot == abi.Final && p.SinkLogits != 0 && g.fault != "sink logit" {
 		denominator += float32(math.Exp(float64(g.dev.float32At(p.SinkLogits, h) - largest)))
 	}
 	for d := range out {
@@ -275,8 +311,8 @@ func (g goKernels) finish(p abi.AttendParams, item abi.Item, i, h, heads int, ou
 		}
 	}
 	vDim := len(out)
-	if item.Slot != abi.Final {
-		row := (int(item.Slot)+i*int(item.SlotStride))*heads + h
+	if slot != abi.Final {
+		row := slot*heads + h
 		for d := range out {
 			g.dev.putFloat32(p.PartialOut, row*vDim+d, out[d])
 		}

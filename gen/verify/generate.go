@@ -12,11 +12,13 @@ type size struct {
 	work   int // multiply-adds of the scores of one case, about
 	keys   int // keys of one sequence, at most
 	tokens int // tokens of one append, merge or materialise
+
+	holders int // sequences of one case of shared decode
 }
 
 var (
-	deviceSize   = size{work: 100e6, keys: 2048, tokens: 300}
-	emulatorSize = size{work: 3e6, keys: 256, tokens: 24}
+	deviceSize   = size{work: 100e6, keys: 2048, tokens: 300, holders: 300}
+	emulatorSize = size{work: 3e6, keys: 256, tokens: 24, holders: 300}
 )
 
 const farthest = 1_000_001 // offsets and positions stay below it
@@ -95,7 +97,7 @@ func (d dice) stride(n int) int {
 	return n + 8*(1+d.IntN(4))
 }
 
-// attendCase is the logical data of one case of prefill, extend or decode.
+// attendCase is the logical data of one case of an attending kind.
 type attendCase struct {
 	kind                  spec.Kind
 	kvHeads, queryHeads   int
@@ -107,6 +109,8 @@ type attendCase struct {
 	qStride, outStride    int
 	splitTokens, maxItems int
 	padding               int  // items that do nothing
+	bitwise               bool // shared_decode: the cuts of a chunk depend on it alone
+	scheduled             bool // shared_decode: the lists are package schedule's
 	withLSE               bool //
 	alone                 int  // index of a sequence to run by itself too, or -1
 	layoutSeed            uint64
@@ -147,10 +151,12 @@ func (d dice) attendCase(kind spec.Kind, tile spec.Tile) attendCase {
 	c.q = d.normal(c.tokens*c.queryHeads*m.HeadDim, deviation)
 	c.sinkLogits = d.logits(c.queryHeads)
 	c.qStride, c.outStride = d.stride(c.queryHeads*m.HeadDim), d.stride(c.queryHeads*m.VHeadDim)
-	if len(c.sequences) > 1 && d.oneIn(2) {
+	c.bitwise = kind == spec.SharedDecode && d.oneIn(2)
+	c.scheduled = kind == spec.SharedDecode && has(d.spec.Kinds, spec.Decode) && d.oneIn(3)
+	if len(c.sequences) > 1 && d.oneIn(2) && (c.bitwise || kind != spec.SharedDecode) {
 		c.alone = d.IntN(len(c.sequences))
 	}
-	if canSplit := has(d.spec.Kinds, spec.Merge); canSplit && (kind == spec.Decode || d.oneIn(3)) {
+	if canSplit := has(d.spec.Kinds, spec.Merge); canSplit && (fewTokens(kind) || d.oneIn(3)) {
 		c.splitTokens = []int{tile.Keys, 2 * tile.Keys, d.spec.Cache.PageSize, 1 + d.IntN(100)}[d.IntN(4)]
 		c.maxItems = []int{0, 0, 3, 8}[d.IntN(4)]
 	}
@@ -165,11 +171,17 @@ func (d dice) batch(kind spec.Kind) int {
 	if d.oneIn(3) {
 		return 1
 	}
-	if kind == spec.Decode {
+	if kind == spec.SharedDecode && d.oneIn(6) {
+		return 1 + d.IntN(d.size.holders)
+	}
+	if fewTokens(kind) {
 		return 1 + d.IntN(10)
 	}
 	return 1 + d.IntN(5)
 }
+
+// fewTokens reports a kind for sequences of a few query tokens.
+func fewTokens(kind spec.Kind) bool { return kind == spec.Decode || kind == spec.SharedDecode }
 
 // gap leaves some query tokens unused.
 func (d dice) gap(c *attendCase) {
@@ -216,22 +228,29 @@ func (d dice) sequences(c *attendCase, n int) {
 	for i := range shared {
 		shared[i] = d.addChunk(c, d.length(min(limit, work)))
 	}
+	var segments []placed // of the sequence before
 	for range n {
 		d.gap(c)
 		tokens := max(1, d.length(min(limit, work, 100+d.IntN(200))))
-		if c.kind == spec.Decode {
+		if fewTokens(c.kind) {
 			tokens = []int{1, 1, 1, 2, 4}[d.IntN(5)]
 		}
 		keys := min(limit, max(work/tokens, tokens))
-		var segments []placed
+		var wanted []int // chunks, as far as there is room
+		if c.kind == spec.SharedDecode && d.oneIn(2) {
+			wanted = d.chunksOf(segments)
+		}
 		for range d.IntN(6) {
-			chunk := shared[d.IntN(len(shared))]
+			wanted = append(wanted, shared[d.IntN(len(shared))])
+		}
+		segments = nil
+		for _, chunk := range wanted {
 			if n := c.chunks[chunk].tokens; n <= keys-tokens {
 				keys -= n
 				segments = append(segments, placed{chunk: chunk})
 			}
 		}
-		if !d.oneIn(8) {
+		if !d.oneIn(8) && (c.kind != spec.SharedDecode || has(d.spec.Kinds, spec.Decode)) {
 			history := 0
 			if d.oneIn(2) {
 				history = d.length(max(0, keys-tokens))
@@ -248,6 +267,17 @@ func (d dice) sequences(c *attendCase, n int) {
 		c.tokens += tokens
 		c.sequences = append(c.sequences, s)
 	}
+}
+
+// chunksOf is the chunks of some segments, own tokens left out.
+func (d dice) chunksOf(segments []placed) []int {
+	var chunks []int
+	for _, p := range segments {
+		if !p.own {
+			chunks = append(chunks, p.chunk)
+		}
+	}
+	return chunks
 }
 
 // place chooses the offsets of a sequence's segments and its query positions.

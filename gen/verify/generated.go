@@ -14,41 +14,25 @@ import (
 
 // Generated provides the kernels that the generator makes of a spec: planned,
 // emitted, and opened on dev as o says.
-func Generated(dev cuda.Device, o kernel.Options) Provider {
+func Generated(dev cuda.Device, o kernel.Options) Provider { return Emitted(dev, generate, o) }
+
+// Emitted provides the kernels that emit makes of a spec.
+func Emitted(dev cuda.Device, emit func(spec.Spec) (emit.Output, error), o kernel.Options) Provider {
 	return func(ctx context.Context, s spec.Spec) (Kernels, error) {
-		b, err := bundle(s)
+		out, err := emit(s)
 		if err != nil {
 			return Kernels{}, err
 		}
-		return open(ctx, dev, b, o)
+		return open(ctx, dev, out.Bundle(s), o)
 	}
 }
 
-// bundle emits a spec.
-func bundle(s spec.Spec) (kernel.Bundle, error) {
+func generate(s spec.Spec) (emit.Output, error) {
 	plans, err := plan.All(s)
 	if err != nil {
-		return kernel.Bundle{}, err
+		return emit.Output{}, err
 	}
-	out, err := emit.Emit(s, plans, templates.FS)
-	if err != nil {
-		return kernel.Bundle{}, err
-	}
-	b := kernel.Bundle{Name: s.Name, SpecDigest: spec.Digest(s), Cache: kernel.CacheShape{
-		HeadDim: s.Model.HeadDim, VHeadDim: s.Model.VHeadDim, PageSize: s.Cache.PageSize, HeadMajor: s.Cache.Layout == spec.HND,
-	}}
-	for _, k := range out.Kernels {
-		a := kernel.Artifact{
-			Kind: abi.Kind(k.Plan.Kind), Entry: k.Entry, File: k.File, Family: string(k.Plan.Family),
-			Rows: k.Plan.Rows, Keys: k.Plan.Keys, Stages: k.Plan.Stages, Warps: k.Plan.Warps,
-			Group: s.Model.Group(), SharedBytes: k.Plan.Shared, Source: k.Source,
-		}
-		for _, t := range k.Plan.Targets {
-			a.Targets = append(a.Targets, string(t))
-		}
-		b.Kernels = append(b.Kernels, a)
-	}
-	return b, nil
+	return emit.Emit(s, plans, templates.FS)
 }
 
 func open(ctx context.Context, dev cuda.Device, b kernel.Bundle, o kernel.Options) (Kernels, error) {

@@ -15,6 +15,8 @@ type layout struct {
 	stored    []stored
 	table     []int32
 	sequences []schedule.Sequence
+	copies    [][]int // of each sequence's segments, in stored
+	pages     []int32 // of each copy, the index in table of its first page where it stands first
 }
 
 // stored is one physical copy of a chunk.
@@ -57,7 +59,10 @@ func newLayout(c *attendCase, s spec.Spec, f numeric.Format, e spec.Encoding) *l
 		}
 	}
 	table := pageTable{rng: rng}
+	l.pages = make([]int32, len(l.stored))
+	placed := make([]bool, len(l.stored))
 	for _, sequence := range c.sequences {
+		var copies []int
 		scheduled := schedule.Sequence{QueryBegin: int32(sequence.queryBegin)}
 		for _, p := range sequence.positions {
 			scheduled.Positions = append(scheduled.Positions, int32(p))
@@ -67,12 +72,19 @@ func newLayout(c *attendCase, s spec.Spec, f numeric.Format, e spec.Encoding) *l
 			if e == spec.Baked {
 				key.first = p.offset
 			}
+			i := index[key]
+			copies = append(copies, i)
+			page := table.add(l.stored[i].pages)
+			if !placed[i] {
+				l.pages[i], placed[i] = page, true
+			}
 			scheduled.Segments = append(scheduled.Segments, schedule.Segment{
-				Page: table.add(l.stored[index[key]].pages), Tokens: int32(c.chunks[p.chunk].tokens),
+				Page: page, Tokens: int32(c.chunks[p.chunk].tokens),
 				Offset: int32(p.offset), Own: p.own,
 			})
 		}
 		l.sequences = append(l.sequences, scheduled)
+		l.copies = append(l.copies, copies)
 	}
 	l.table = table.entries
 	l.k = newPages(s.Cache, f, c.kvHeads, s.Model.HeadDim, count)

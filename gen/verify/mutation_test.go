@@ -63,26 +63,34 @@ var mutations = []mutation{
 	{"last tile not masked", spec.Decode, spec.Segment, "return last >= tile.end || ", "return ", false},
 	{"diagonal tile not masked", spec.Prefill, spec.Segment, " || last > first_index + tile.causal", remove, false},
 	{"window, one key too many", spec.Extend, spec.Segment, "- Config::window + 1;", "- Config::window;", true},
-	{"sink tokens at local positions", spec.Extend, spec.Segment, "keys.sinks = Config::sink_tokens - tile.offset;", "keys.sinks = Config::sink_tokens;", true},
+	{"sink tokens at local positions", spec.Extend, spec.Segment, "keys.sinks = Config::sink_tokens - offset;", "keys.sinks = Config::sink_tokens;", true},
 	{"sink logit of another base", spec.Decode, spec.Segment, "[r.head] * log2_e", "[r.head]", true},
 	{"soft cap of half the height", spec.Extend, spec.Segment, "Config::soft_cap - 2.f * Config::soft_cap / (e + 1.f)", "Config::soft_cap - 1.f * Config::soft_cap / (e + 1.f)", true},
 
 	// Rotation.
 	{"sign of the sine", spec.Append, spec.Segment, "u.x * c0 - v.x * s0", "u.x * c0 + v.x * s0", false},
-	{"backward angles turn forward", spec.Extend, spec.Segment, "position < 0 ? -factor : factor", "factor", false},
+	{"backward angles turn forward", spec.Extend, spec.Segment, "terms.negative ? -factor : factor", "factor", false},
 	{"high level of the table", spec.Decode, spec.Baked, "magnitude >> Config::rope_low_bits", "magnitude >> (Config::rope_low_bits + 1)", false},
 	{"rotated for the first run only", spec.Extend, spec.Segment, "return rotated_run != run;", "return rotated_run < 0;", false},
 	{"a tile's keys all at its first position", spec.Decode, spec.Raw, "rope, position + row, unit", "rope, position, unit", false},
 	{"materialise by the offset alone", spec.Materialise, spec.Raw, "return copy.offset + index;", "return copy.offset;", false},
 
+	// Members of shared decode.
+	{"shared: all at the first member's offset", spec.SharedDecode, spec.Segment, "position - offsets[base + token]", "position - offsets[base]", true},
+	{"shared: all at the first member's position", spec.SharedDecode, spec.Segment, "= positions[members[token].token]", "= positions[members[0].token]", true},
+	{"shared: queries that follow one another", spec.SharedDecode, spec.Segment, "q + members[token].token * token_bytes", "q + (members[0].token + token) * token_bytes", true},
+	{"shared: the slot of another member", spec.SharedDecode, spec.Segment, "place = member.slot;", "place = members_of(params, item)[item.q_count - 1 - token].slot;", true},
+	{"shared: the window of the first member", spec.SharedDecode, spec.Segment, "[tile.offset + token]", "[tile.offset]", true},
+	{"shared: raw keys moved by an offset", spec.SharedDecode, spec.Raw, "return tile.begin;", "return tile.offset + tile.begin;", false},
+
 	// Softmax, rows, results.
 	{"output not rescaled", spec.Extend, spec.Segment,
-		"output.scale_row(m, h, weigh_row(scores, m, h, scale_log2));", "weigh_row(scores, m, h, scale_log2);", false},
-	{"sum not rescaled", spec.Prefill, spec.Segment, "ptx::multiply_add(sum[m][h], rescale, added)", "sum[m][h] + added", false},
+		"output.scale_row(m, h, rescale);", remove, false},
+	{"sum not rescaled", spec.Prefill, spec.Segment, "ptx::multiply_add(sum[m][h], rescale, added[0] + added[1])", "sum[m][h] + added[0] + added[1]", false},
 	{"half of a row's lanes summed", spec.Decode, spec.Segment, "sum[m][h] += ptx::shuffle_xor(sum[m][h], 2);", remove, false},
 	{"heads of a group in another order", spec.Extend, spec.Segment,
 		"kv_head * Config::group + row % Config::group", "row % Config::group * params.kv_heads + kv_head", false},
-	{"position of the tile's first token", spec.Extend, spec.Segment, "rows.positions[token] - base", "rows.positions[0] - base", false},
+	{"position of the tile's first token", spec.Extend, spec.Segment, "return positions[token] - base;", "return positions[0] - base;", false},
 	{"slots of another stride", spec.Decode, spec.Segment, "static_cast<long long>(token) * item.slot_stride", "static_cast<long long>(token)", false},
 	{"splits all of one weight", spec.Merge, spec.Segment, "ptx::exp2_approx(lse_of(first + lane) - shift)", "1.f", false},
 	{"log-sum-exp in base 2", spec.Merge, spec.Segment, "log_sum_exp2(maximum, sum, 1.f) * ln_2", "log_sum_exp2(maximum, sum, 1.f)", false},
@@ -147,10 +155,11 @@ func (m mutation) mustBeFound(t *testing.T, dev cuda.Device, s spec.Spec, o Opti
 // mutated is Generated, with a mistake in the kernel of one kind and encoding.
 func mutated(dev cuda.Device, m mutation) Provider {
 	return func(ctx context.Context, s spec.Spec) (Kernels, error) {
-		b, err := bundle(s)
+		out, err := generate(s)
 		if err != nil {
 			return Kernels{}, err
 		}
+		b := out.Bundle(s)
 		for i, a := range b.Kernels {
 			if a.Kind != abi.Kind(m.kind) || s.Cache.Encoding != m.encoding {
 				continue

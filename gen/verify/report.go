@@ -12,11 +12,13 @@ import (
 
 // Report is what Run found.
 type Report struct {
-	Spec     string    `json:"spec"`
-	Device   string    `json:"device"`
-	Seed     uint64    `json:"seed"`
-	Rows     []Row     `json:"rows"`
-	Failures []Failure `json:"failures"` // the first few of each row
+	Spec     string      `json:"spec"`
+	Device   string      `json:"device"`
+	Target   spec.Target `json:"target,omitempty"` // whose plans were run, where the caller says; "": the device's
+	Plan     string      `json:"plan,omitempty"`   // the tuned plan that was run; "": the defaults
+	Seed     uint64      `json:"seed"`
+	Rows     []Row       `json:"rows"`
+	Failures []Failure   `json:"failures"` // the first few of each row
 }
 
 // Row is one kind in one encoding. Errors are relative to the norm of the
@@ -54,10 +56,13 @@ func (r Report) OK() bool {
 }
 
 // Flags are the options of `kgen verify` that run a failed case again.
-func (f Failure) Flags() string {
-	s := fmt.Sprintf("--kernel %s --seed %d", f.Kind, f.Seed)
+func (r Report) Flags(f Failure) string {
+	s := fmt.Sprintf("--kernel %s --encoding %s --seed %d", f.Kind, f.Encoding, f.Seed)
 	if f.Case != 0 {
 		s += fmt.Sprintf(" --case %d", f.Case)
+	}
+	if r.Target != "" {
+		s += fmt.Sprintf(" --target %s", r.Target)
 	}
 	return s
 }
@@ -74,7 +79,7 @@ func (r Report) String() string {
 	}
 	w.Flush()
 	for _, f := range r.Failures {
-		fmt.Fprintf(&s, "%s %s: %s\n  again: %s\n", f.Kind, f.Encoding, f.Message, f.Flags())
+		fmt.Fprintf(&s, "%s %s: %s\n  again: %s\n", f.Kind, f.Encoding, f.Message, r.Flags(f))
 	}
 	return s.String()
 }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"math"
-	"math/rand/v2"
-	"slices"
 
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
@@ -26,7 +24,7 @@ type attendRun struct {
 	q, k, v, table, positions, sinkLogits *buffer
 	out, lse                              *buffer
 
-	maps kernel.CacheMaps
+	maps, ownMaps kernel.CacheMaps // of the case's kind, and of decode beside shared_decode
 }
 
 func (b *bench) newRun(memory *arena, c *attendCase, l *layout, e spec.Encoding) (*attendRun, error) {
@@ -64,13 +62,21 @@ func (r *attendRun) mapCache() error {
 	if !ok {
 		return nil
 	}
-	maps, err := mapper.MapCache(abi.Kind(r.c.kind), r.k.ptr, r.v.ptr, r.l.k.count(), r.c.kvHeads)
-	if err != nil {
-		return err
+	mapFor := func(kind spec.Kind, to *kernel.CacheMaps) error {
+		maps, err := mapper.MapCache(abi.Kind(kind), r.k.ptr, r.v.ptr, r.l.k.count(), r.c.kvHeads)
+		if err != nil {
+			return err
+		}
+		r.memory.maps = append(r.memory.maps, maps)
+		*to = *maps
+		return nil
 	}
-	r.memory.maps = append(r.memory.maps, maps)
-	r.maps = *maps
-	return nil
+	if r.c.kind == spec.SharedDecode && has(r.bench.spec.Kinds, spec.Decode) {
+		if err := mapFor(spec.Decode, &r.ownMaps); err != nil {
+			return err
+		}
+	}
+	return mapFor(r.c.kind, &r.maps)
 }
 
 // twice runs all sequences two times, for the same bits.
@@ -92,14 +98,28 @@ func (r *attendRun) twice(ctx context.Context) (outputs, error) {
 // launch runs some of the sequences.
 func (r *attendRun) launch(ctx context.Context, which []int) (outputs, error) {
 	c, s := r.c, r.bench.spec
-	lists, err := r.lists(which)
-	if err != nil {
-		return outputs{}, err
+	var lists schedule.Lists
+	var shared sharedLists
+	if c.kind == spec.SharedDecode {
+		var err error
+		if shared, err = r.sharedLists(which); err != nil {
+			return outputs{}, err
+		}
+		lists = shared.shared
+	} else {
+		var err error
+		if lists, err = r.lists(which); err != nil {
+			return outputs{}, err
+		}
 	}
 	m := batch{arena: r.memory}
 	items := m.upload("items", lists.Items)
 	runs := m.upload("runs", lists.Runs)
 	slotBegin := m.upload("slot begin", lists.SlotBegin)
+	var members, offsets *buffer
+	if c.kind == spec.SharedDecode {
+		members, offsets = m.upload("members", shared.members), m.upload("member offsets", shared.offsets)
+	}
 	partialOut := m.alloc("PartialOut", 4*lists.Slots*c.queryHeads*s.Model.VHeadDim)
 	partialLSE := m.alloc("PartialLSE", 4*lists.Slots*c.queryHeads)
 	if m.err != nil {
@@ -114,17 +134,30 @@ func (r *attendRun) launch(ctx context.Context, which []int) (outputs, error) {
 		}
 	}
 	score, rotated := s.Rope.ScoreFactors(s.Model.HeadDim)
-	err = attendKernel(r.kernels, c.kind, abi.AttendParams{
+	p := abi.AttendParams{
 		Q: r.q.ptr, KCache: r.k.ptr, VCache: r.v.ptr, Out: r.out.ptr, LSE: r.lse.pointer(),
 		PartialOut: partialOut.ptr, PartialLSE: partialLSE.ptr, Items: items.ptr, Runs: runs.ptr,
 		PageTable: r.table.ptr, Positions: r.positions.ptr, Rope: r.bench.rope.pointer(), SinkLogits: r.sinkLogits.pointer(),
-		KMap: r.maps.K, VMap: r.maps.V,
+		KMap: r.maps.K, VMap: r.maps.V, Members: members.pointer(), MemberOffsets: offsets.pointer(),
 		QTokenStride: int32(c.qStride), OutTokenStride: int32(c.outStride),
 		KVHeads: int32(c.kvHeads), ItemCount: int32(len(lists.Items)),
 		Scale: float32(s.Scale * score), RopeScale: float32(rotated),
-	})
-	if err != nil {
+		RunCount: int32(len(lists.Runs)), PageCount: int32(len(r.l.table)),
+	}
+	if err := attendKernel(r.kernels, c.kind, p); err != nil {
 		return outputs{}, wrongf("launch: %w", err)
+	}
+	if len(shared.own.Items) > 0 {
+		items, runs := m.upload("items of decode", shared.own.Items), m.upload("runs of decode", shared.own.Runs)
+		if m.err != nil {
+			return outputs{}, m.err
+		}
+		p.Members, p.MemberOffsets = 0, 0
+		p.RunCount = int32(len(shared.own.Runs))
+		p.Items, p.Runs, p.ItemCount, p.KMap, p.VMap = items.ptr, runs.ptr, int32(len(shared.own.Items)), r.ownMaps.K, r.ownMaps.V
+		if err := r.kernels.Decode(0, p); err != nil {
+			return outputs{}, wrongf("launch decode: %w", err)
+		}
 	}
 	if lists.Slots > 0 {
 		err := r.kernels.Merge(0, abi.MergeParams{
@@ -139,36 +172,48 @@ func (r *attendRun) launch(ctx context.Context, which []int) (outputs, error) {
 	if err := r.bench.dev.Synchronize(ctx, 0); err != nil {
 		return outputs{}, wrongf("run: %w", err)
 	}
+	var partials []byte
 	for _, partial := range []*buffer{partialOut, partialLSE} {
 		data, err := partial.download()
 		if err != nil {
 			return outputs{}, err
 		}
-		if i := unwritten(data[:lists.Slots*c.queryHeads*4], 4); i >= 0 {
+		if lists.Slots == 0 {
+			continue
+		}
+		if i := unwritten(data, 4); i >= 0 {
 			return outputs{}, wrongf("%s: element %d of %d was not written", partial.name, i, len(data)/4)
 		}
+		for _, member := range shared.members {
+			if n := len(data) / lists.Slots; member.Slot >= 0 {
+				partials = append(partials, data[n*int(member.Slot):][:n]...)
+			}
+		}
 	}
-	return r.collect(which)
+	o, err := r.collect(which)
+	o.partials = partials
+	return o, err
 }
 
 // lists schedules some of the sequences and puts items that do nothing between
 // the others.
 func (r *attendRun) lists(which []int) (schedule.Lists, error) {
-	c, s := r.c, r.bench.spec
 	var sequences []schedule.Sequence
 	for _, i := range which {
 		sequences = append(sequences, r.l.sequences[i])
 	}
-	lists, err := schedule.Build(sequences, schedule.Options{
-		Rows: r.kernels.Tiles[c.kind].Rows, Group: s.Model.Group(), Causal: s.Masks.Causal,
+	lists, err := schedule.Build(sequences, r.scheduleOptions(r.c.kind))
+	lists.Items = append(lists.Items, make([]abi.Item, r.c.padding)...)
+	return lists, err
+}
+
+func (r *attendRun) scheduleOptions(kind spec.Kind) schedule.Options {
+	c, s := r.c, r.bench.spec
+	return schedule.Options{
+		Rows: r.kernels.Tiles[kind].Rows, Group: s.Model.Group(), Causal: s.Masks.Causal,
 		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition,
 		SplitTokens: c.splitTokens, MaxItems: c.maxItems, PageSize: s.Cache.PageSize,
-	})
-	rng := rand.New(rand.NewPCG(c.layoutSeed, 1))
-	for range c.padding {
-		lists.Items = slices.Insert(lists.Items, rng.IntN(len(lists.Items)+1), abi.Item{})
 	}
-	return lists, err
 }
 
 // collect downloads the outputs. The rows of the given sequences must be

@@ -32,6 +32,7 @@ type Launcher interface {
 	Prefill(s cuda.Stream, p abi.AttendParams) error
 	Extend(s cuda.Stream, p abi.AttendParams) error
 	Decode(s cuda.Stream, p abi.AttendParams) error
+	SharedDecode(s cuda.Stream, p abi.AttendParams) error
 	Merge(s cuda.Stream, p abi.MergeParams) error
 	Materialise(s cuda.Stream, p abi.MaterialiseParams) error
 }
@@ -44,7 +45,7 @@ type CacheMapper interface {
 // Kernels are the loaded kernels of one spec.
 type Kernels struct {
 	Launcher
-	Tiles map[spec.Kind]spec.Tile // of prefill, extend and decode
+	Tiles map[spec.Kind]spec.Tile // of the kinds that attend
 }
 
 // Provider builds and loads the kernels of a spec, at least those of s.Kinds. A
@@ -145,12 +146,16 @@ func newBench(ctx context.Context, dev cuda.Device, s spec.Spec, provide Provide
 		b.size.work = o.Work
 	}
 	encodings := append([]spec.Encoding{spec.Baked}, o.Encodings...)
+	raw := slices.Contains(encodings, spec.Raw)
+	if raw && slices.Contains(o.Kinds, spec.SharedDecode) {
+		encodings = append(encodings, rotatedAs(spec.SharedDecode))
+	}
 	for _, e := range encodings {
 		if _, ok := b.kernels[e]; ok {
 			continue
 		}
 		sibling := spec.WithEncoding(s, e)
-		if e == spec.Baked && slices.Contains(encodings, spec.Raw) && !slices.Contains(s.Kinds, spec.Append) {
+		if e != spec.Raw && raw && !slices.Contains(s.Kinds, spec.Append) {
 			sibling.Kinds = append([]spec.Kind{spec.Append}, s.Kinds...) // see rawBits
 		}
 		k, err := provide(ctx, sibling)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -57,7 +58,9 @@ func provider(dev *hostDevice, f fault) verify.Provider {
 			g.format = numeric.FP16
 		}
 		tile := spec.Tile{Rows: 16, Keys: g.keys}
-		return verify.Kernels{Launcher: g, Tiles: map[spec.Kind]spec.Tile{spec.Prefill: tile, spec.Extend: tile, spec.Decode: tile}}, nil
+		return verify.Kernels{Launcher: g, Tiles: map[spec.Kind]spec.Tile{
+			spec.Prefill: tile, spec.Extend: tile, spec.Decode: tile, spec.SharedDecode: tile,
+		}}, nil
 	}
 }
 
@@ -68,8 +71,8 @@ func TestRightKernelsPass(t *testing.T) {
 	}{
 		{"plain", nil},
 		{"fp16", func(s *spec.Spec) { s.Model.DType = spec.FP16 }},
-		{"interleaved, hnd, odd page", func(s *spec.Spec) {
-			s.Rope.Pairing, s.Cache.Layout, s.Cache.PageSize = rope.Interleaved, spec.HND, 5
+		{"interleaved, hnd, small page", func(s *spec.Spec) {
+			s.Rope.Pairing, s.Cache.Layout, s.Cache.PageSize = rope.Interleaved, spec.HND, 4
 		}},
 		{"partial rotation with attention factor", func(s *spec.Spec) {
 			s.Rope.RotaryDim, s.Rope.Frequencies, s.Rope.AttentionFactor = 8, s.Rope.Frequencies[:4], 1.3
@@ -94,7 +97,7 @@ func TestRightKernelsPass(t *testing.T) {
 				if row.Cases != cases {
 					t.Errorf("%s %s: %d cases", row.Kind, row.Encoding, row.Cases)
 				}
-				if row.Encoding == spec.Raw && attends(row.Kind) && row.SameBits != cases {
+				if row.Encoding == spec.Raw && slices.Contains(spec.TiledKinds, row.Kind) && row.SameBits != cases {
 					t.Errorf("%s: the bits of %d cases were compared with baked's", row.Kind, row.SameBits)
 				}
 			}
@@ -102,14 +105,16 @@ func TestRightKernelsPass(t *testing.T) {
 	}
 }
 
-func attends(k spec.Kind) bool { return k == spec.Prefill || k == spec.Extend || k == spec.Decode }
-
 // Every fault is found, in the kinds that it breaks.
 func TestFaultsAreFound(t *testing.T) {
 	masks := func(s *spec.Spec) {
 		s.Masks = spec.Masks{Causal: true, Window: 20, SinkTokens: 4, SinkLogits: true, SoftCap: 3}
 	}
-	attend := []spec.Kind{spec.Prefill, spec.Extend, spec.Decode}
+	attend := spec.TiledKinds
+	chunks := []spec.Kind{spec.Extend, spec.Decode, spec.SharedDecode} // over segments
+	final := []spec.Kind{spec.Prefill, spec.Extend, spec.Decode}
+	partial := []spec.Kind{spec.Decode, spec.SharedDecode}
+	shared := []spec.Kind{spec.SharedDecode}
 	pages := []spec.Kind{spec.Append, spec.Materialise}
 	for _, c := range []struct {
 		fault  fault
@@ -120,26 +125,28 @@ func TestFaultsAreFound(t *testing.T) {
 		{"not rotated", append(pages, attend...), nil},
 		{"pairing", append(pages, attend...), nil},
 		{"layout", append(pages, attend...), nil},
-		{"high level of the table", append(pages, spec.Extend, spec.Decode), nil},
-		{"offset ignored", []spec.Kind{spec.Extend, spec.Decode}, nil},
+		{"high level of the table", append(pages, chunks...), nil},
+		{"offset ignored", chunks, nil},
+		{"offset of the first member", shared, nil},
+		{"slot of another member", shared, nil},
 		{"position of the first row", []spec.Kind{spec.Prefill, spec.Extend}, nil},
-		{"last run missed", []spec.Kind{spec.Extend, spec.Decode}, nil},
+		{"last run missed", chunks, nil},
 		{"last key of a tile missed", attend, nil},
-		{"ragged tail", []spec.Kind{spec.Extend, spec.Decode}, nil},
+		{"ragged tail", chunks, nil},
 		{"causal off by one", attend, nil},
 		{"page of the run's begin", attend, nil},
 		{"no rescale", attend, nil},
 		{"group mapping", attend, nil},
 		{"row not written", attend, nil},
-		{"writes past the row", attend, nil},
-		{"LSE base 2", attend, nil},
-		{"partial LSE base e", []spec.Kind{spec.Decode}, nil},
+		{"writes past the row", final, nil},
+		{"LSE base 2", final, nil},
+		{"partial LSE base e", partial, nil},
 		{"different every time", attend, nil},
-		{"depends on the batch", []spec.Kind{spec.Extend, spec.Decode}, nil},
+		{"depends on the batch", chunks, nil},
 		{"window off by one", attend, masks},
 		{"soft cap", attend, masks},
 		{"sink logit", append([]spec.Kind{spec.Merge}, attend...), masks},
-		{"last split missed", []spec.Kind{spec.Decode, spec.Merge}, nil},
+		{"last split missed", append(partial, spec.Merge), nil},
 		{"skipped token", []spec.Kind{spec.Append}, nil},
 		{"begin of a copy", []spec.Kind{spec.Materialise}, nil},
 	} {
@@ -186,8 +193,13 @@ func TestCaseRunsAlone(t *testing.T) {
 	if len(alone.Failures) != 1 || alone.Failures[0] != want {
 		t.Errorf("alone: %+v\nwant:  %+v", alone.Failures, want)
 	}
-	if flags, want := want.Flags(), fmt.Sprintf("--kernel extend --seed 11 --case %d", want.Case); flags != want {
-		t.Errorf("flags %q, want %q", flags, want)
+	flags := fmt.Sprintf("again: --kernel extend --encoding segment --seed 11 --case %d\n", want.Case)
+	if s := alone.String(); !strings.HasSuffix(s, flags) {
+		t.Errorf("%s, want %q at the end", s, flags)
+	}
+	alone.Target = "sm_80"
+	if got, want := alone.Flags(want), strings.TrimSpace(strings.TrimPrefix(flags, "again: "))+" --target sm_80"; got != want {
+		t.Errorf("flags %q, want %q", got, want)
 	}
 }
 

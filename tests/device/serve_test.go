@@ -15,8 +15,8 @@ import (
 	"github.com/kgen-project/kgen/tests/toy"
 )
 
-// engine serves the generated kernels of SmolLM2's shape.
-func engine(t testing.TB, d cuda.Device, layers int, o serve.Options) *toy.Bench {
+// engine serves the generated kernels of SmolLM2's shape, which share by sharing.
+func engine(t testing.TB, d cuda.Device, layers int, sharing string, o serve.Options) *toy.Bench {
 	t.Helper()
 	ctx := context.Background()
 	kernels, err := kernel.Open(ctx, d, smollm2_135m.Bundle(), kernel.Options{})
@@ -32,6 +32,7 @@ func engine(t testing.TB, d cuda.Device, layers int, o serve.Options) *toy.Bench
 		}
 	})
 	m := toy.SmolLM2(layers)
+	m.Sharing = sharing
 	e, err := serve.New(d, kernels, m, o)
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +49,7 @@ func engine(t testing.TB, d cuda.Device, layers int, o serve.Options) *toy.Bench
 func TestServe(t *testing.T) { eachBinding(t, testServe) }
 
 func testServe(t *testing.T, o opener) {
-	b := engine(t, o.gpu(t), 2, serve.Options{Pages: 60, HostBytes: 1 << 20})
+	b := engine(t, o.gpu(t), 2, "bitwise", serve.Options{Pages: 60, HostBytes: 1 << 20}) // the documents are short: fastest would share none
 	ctx := context.Background()
 	graph, err := b.Record(ctx, serve.GraphSize{Tokens: toy.GraphTokens})
 	if err != nil {
@@ -67,12 +68,104 @@ func testServe(t *testing.T, o opener) {
 	t.Logf("%v, %+v", p.Counts, b.Engine.Cache().Stats())
 }
 
-// A sequence has the same bits alone, beside others, and after its documents
-// were evicted and restored.
+// Steps that are queued one behind the other, without a wait between them, give
+// what the oracle gives.
+func TestServeAhead(t *testing.T) { eachBinding(t, testServeAhead) }
+
+func testServeAhead(t *testing.T, o opener) {
+	const steps = 100
+	b := engine(t, o.gpu(t), 2, "fastest", serve.Options{Pages: 1000})
+	doc := toy.Document(1, 1200)
+	chunk := b.Register(t, doc)
+	var batch []serve.Entry
+	var requests []*toy.Request
+	for i := range 4 {
+		s, err := b.Engine.Open(kvcache.Pack(chunk), kvcache.Packed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch = append(batch, serve.Entry{Sequence: s, Tokens: 1 + i})
+		requests = append(requests, &toy.Request{Segments: []toy.Placed{{Tokens: doc}}, Offset: len(doc)})
+	}
+	batches, tokens := make([][]serve.Entry, steps), make([][]int32, steps)
+	for i := range batches {
+		batches[i] = batch[:1+i%4]
+		for _, entry := range batches[i] {
+			tokens[i] = append(tokens[i], toy.Document(uint64(i), entry.Tokens)...)
+		}
+	}
+	outs, err := b.Ahead(context.Background(), batches, tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, batch := range batches {
+		row := 0
+		for j, entry := range batch {
+			requests[j].Own = append(requests[j].Own, tokens[i][row:row+entry.Tokens]...)
+			if i > steps-8 {
+				if err := b.Compare(requests[j], entry.Tokens, outs[i], row); err != nil {
+					t.Fatalf("step %d, sequence %d: %v", i, j, err)
+				}
+			}
+			row += entry.Tokens
+		}
+	}
+}
+
+// The device holds the KV of one document once for a thousand sequences, and they
+// are served from it.
+func TestServeOneCopy(t *testing.T) { eachBinding(t, testServeOneCopy) }
+
+func testServeOneCopy(t *testing.T, o opener) {
+	const sequences, layers = 1000, 30
+	d := o.gpu(t)
+	b := engine(t, d, layers, "fastest", serve.Options{Pages: 1200})
+	b.Trusting = true
+	ctx := context.Background()
+	doc := toy.Document(1, 2000)
+	chunk := b.Register(t, doc)
+	free := func() int64 {
+		n, _, err := d.(cuda.MemoryDevice).Memory()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := free()
+	var batch []serve.Entry
+	for i := range sequences {
+		s, err := b.Engine.Open([]kvcache.Placement{{Chunk: chunk, Offset: 7 * i}}, kvcache.Packed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch = append(batch, serve.Entry{Sequence: s, Tokens: 1})
+	}
+	once := len(doc) / b.Model.PageSize
+	if s := b.Engine.Cache().Stats(); s.PagesUsed != once || s.PagesUnshared != sequences*once || before != free() {
+		t.Errorf("%+v, want %d pages used; %d bytes of the device were free, %d are", s, once, before, free())
+	}
+	tokens := toy.Document(2, sequences)
+	outs, err := b.Step(ctx, batch, tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []int{0, 500, 999} {
+		r := &toy.Request{Segments: []toy.Placed{{Tokens: doc, Offset: 7 * i}}, Offset: 7*i + len(doc), Own: tokens[i : i+1]}
+		if err := b.Compare(r, 1, outs, i); err != nil {
+			t.Errorf("sequence %d: %v", i, err)
+		}
+	}
+	s, page := b.Engine.Cache().Stats(), b.Engine.Cache().Config().Shape.PageBytes()
+	t.Logf("%d sequences hold a document of %d tokens: %d MiB of KV, their own tokens' %d among them; %d MiB with a copy each",
+		sequences, len(doc), int64(s.PagesUsed)*page>>20, int64(s.PagesUsed-once)*page>>20, int64(s.PagesUnshared)*page>>20)
+}
+
+// A sequence has the same bits alone, beside others that hold its documents, and
+// after these were evicted and restored.
 func TestServeSameBits(t *testing.T) { eachBinding(t, testServeSameBits) }
 
 func testServeSameBits(t *testing.T, o opener) {
-	b := engine(t, o.gpu(t), 2, serve.Options{Pages: 4000, HostBytes: 1 << 30})
+	b := engine(t, o.gpu(t), 2, "bitwise", serve.Options{Pages: 4000, HostBytes: 1 << 30})
 	b.Trusting = true
 	ctx := context.Background()
 	docs := [][]int32{toy.Document(1, 1500), toy.Document(2, 41), toy.Document(3, 2900)}
@@ -133,60 +226,4 @@ func testServeSameBits(t *testing.T, o opener) {
 	if s := b.Engine.Cache().Stats(); s.Restores != int64(len(docs)) {
 		t.Errorf("%d restores of %d", s.Restores, len(docs))
 	}
-}
-
-// BenchmarkServe is what a decode step of 30 layers costs the host: Schedule and
-// the launches, by layer and as a graph, without waiting for the device.
-func BenchmarkServe(b *testing.B) {
-	eachBinding(b, func(b *testing.B, o opener) {
-		const layers, sequences = 30, 64
-		ctx := context.Background()
-		bench := engine(b, o.gpu(b), layers, serve.Options{Pages: 2000})
-		bench.Trusting = true
-		chunk := bench.Register(b, toy.Document(1, 2000))
-		var batch []serve.Entry
-		for range sequences {
-			s, err := bench.Engine.Open(kvcache.Pack(chunk), kvcache.Packed)
-			if err != nil {
-				b.Fatal(err)
-			}
-			batch = append(batch, serve.Entry{Sequence: s, Tokens: 1})
-		}
-		graph, err := bench.Record(ctx, serve.GraphSize{Tokens: sequences})
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer graph.Free()
-		run := func(name string, schedule func(context.Context, []serve.Entry) (*serve.Step, error), launch func(*serve.Step) error) {
-			b.Run(name, func(b *testing.B) {
-				for b.Loop() {
-					s, err := schedule(ctx, batch)
-					if err != nil {
-						b.Fatal(err)
-					}
-					if launch != nil {
-						if err := launch(s); err != nil {
-							b.Fatal(err)
-						}
-					}
-					b.StopTimer()
-					if err := s.Wait(ctx); err != nil {
-						b.Fatal(err)
-					}
-					b.StartTimer()
-					s.Abort()
-				}
-			})
-		}
-		run("schedule", bench.Engine.Schedule, nil)
-		run("by layer", bench.Engine.Schedule, func(s *serve.Step) error {
-			for layer := range layers {
-				if err := s.Attend(layer, graph.IO(layer)); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		run("graph", graph.Schedule, (*serve.Step).Launch)
-	})
 }

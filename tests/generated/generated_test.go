@@ -56,7 +56,7 @@ func TestManifests(t *testing.T) {
 				}
 			}
 		}
-		for _, kind := range []abi.Kind{abi.KindAppend, abi.KindPrefill, abi.KindExtend, abi.KindDecode, abi.KindMerge, abi.KindMaterialise} {
+		for _, kind := range []abi.Kind{abi.KindAppend, abi.KindPrefill, abi.KindExtend, abi.KindDecode, abi.KindSharedDecode, abi.KindMerge, abi.KindMaterialise} {
 			if !kinds[kind]["sm_80"] || !kinds[kind]["sm_90a"] {
 				t.Errorf("%s: %s is made for %v", name, kind, kinds[kind])
 			}

@@ -45,6 +45,12 @@ func TestOpenAndLaunch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if rows, keys := k.Tile(abi.KindPrefill); rows < tiny.Group || keys == 0 || k.Blocks(abi.KindPrefill) < 1 {
+		t.Errorf("a tile of %d rows and %d keys, %d blocks", rows, keys, k.Blocks(abi.KindPrefill))
+	}
+	if rows, keys := k.Tile(abi.KindDecode); rows+keys > 0 {
+		t.Errorf("a tile of %d rows and %d keys of no kernel", rows, keys)
+	}
 	err = errors.Join(k.Prefill(0, abi.AttendParams{ItemCount: 5, KVHeads: tiny.KVHeads}),
 		k.Merge(0, abi.MergeParams{Tokens: 3, QHeads: tiny.QueryHeads}), k.Close())
 	if err != nil {
@@ -52,7 +58,7 @@ func TestOpenAndLaunch(t *testing.T) {
 	}
 	want := []cuda.LaunchConfig{
 		{GridX: 5, GridY: 2, GridZ: 1, Threads: 128, SharedBytes: 24576},
-		{GridX: 3, GridY: 1, GridZ: 1, Threads: 256},
+		{GridX: 3, GridY: 1, GridZ: 1, Threads: 256, Early: true},
 	}
 	if len(dev.entries) != 2 || len(dev.launches) != 2 || dev.launches[0] != want[0] || dev.launches[1] != want[1] {
 		t.Errorf("entries %v, launches %+v", dev.entries, dev.launches)

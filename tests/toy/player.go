@@ -126,7 +126,7 @@ func (p *Player) failedEncode() error {
 		_, err = p.out(err)
 		return err
 	case !errors.Is(err, errWanted) && !errors.Is(err, serve.ErrIncomplete):
-		return fmt.Errorf("a failed encode gives %v", err)
+		return fmt.Errorf("a failed encode gives %w", err)
 	}
 	// To make room, others may have been evicted.
 	if after := p.Engine.Cache().Stats().Chunks; p.alone && after > before {
@@ -175,6 +175,7 @@ func (p *Player) step(graphed bool) error {
 			_, err = p.out(err)
 			return err
 		}
+		defer s.Abort()
 		if p.rng.IntN(2) == 0 {
 			if _, err := p.Forward(p.ctx, s, tokens); err != nil {
 				return err
@@ -275,11 +276,11 @@ func (p *Player) cancelled() error {
 	cancel()
 	l := p.live[0]
 	if _, err := p.Engine.Schedule(ctx, []serve.Entry{{Sequence: l.Sequence, Tokens: 1}}); !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("a cancelled schedule gives %v", err)
+		return fmt.Errorf("a cancelled schedule gives %w", err)
 	}
 	d := p.docs[0]
 	if _, err := p.Engine.Register(ctx, d, p.Encode(d)); !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("a cancelled register gives %v", err)
+		return fmt.Errorf("a cancelled register gives %w", err)
 	}
 	return nil
 }

@@ -288,6 +288,54 @@ func (b *Bench) Step(ctx context.Context, batch []serve.Entry, tokens []int32) (
 	return outs, s.Commit()
 }
 
+// Ahead runs steps one behind the other and waits for the device once all are
+// queued. It returns each step's outputs.
+func (b *Bench) Ahead(ctx context.Context, batches [][]serve.Entry, tokens [][]int32) ([][][]byte, error) {
+	all := make([][]*tensors, len(batches)) // [steps][layers]
+	for i := range all {
+		for layer := range b.Model.Layers {
+			t, err := newTensors(b.device, b.Model, len(tokens[i]))
+			if err != nil {
+				return nil, err
+			}
+			defer t.free()
+			if err := b.put(t, layer, tokens[i]); err != nil {
+				return nil, err
+			}
+			all[i] = append(all[i], t)
+		}
+	}
+	for i, batch := range batches {
+		s, err := b.Engine.Schedule(ctx, batch)
+		if err != nil {
+			return nil, err
+		}
+		defer s.Abort()
+		for layer, t := range all[i] {
+			if err := s.Attend(layer, t.io); err != nil {
+				return nil, err
+			}
+		}
+		if err := s.Commit(); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.device.Synchronize(ctx, b.Engine.Stream()); err != nil {
+		return nil, err
+	}
+	outs := make([][][]byte, len(batches))
+	for i, layers := range all {
+		for _, t := range layers {
+			out := make([]byte, 2*len(tokens[i])*b.Model.KVHeads*b.Model.Group*b.Model.VHeadDim)
+			if err := b.device.Download(out, t.io.Out); err != nil {
+				return nil, err
+			}
+			outs[i] = append(outs[i], out)
+		}
+	}
+	return outs, nil
+}
+
 // Recording is a graph of the model with its tensors.
 type Recording struct {
 	*serve.Graph

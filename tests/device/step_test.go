@@ -1,0 +1,173 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kgen-project/kgen/generated/llama3"
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kernel"
+	"github.com/kgen-project/kgen/runtime/kvcache"
+	"github.com/kgen-project/kgen/runtime/nvrtc"
+	"github.com/kgen-project/kgen/runtime/serve"
+	"github.com/kgen-project/kgen/tests/toy"
+)
+
+// BenchmarkStep is what a decode step of Llama-3-8B's 32 layers costs the host,
+// for sequences of 19 documents of 512 tokens and own tokens behind them: Schedule
+// ("schedule-us"), the launches ("launch-us"), and Schedule while the step before
+// is at work ("ahead-us"). "device-us" is from the last launch to the end of the
+// work. What the tensors hold is of no matter here.
+func BenchmarkStep(b *testing.B) { eachBinding(b, benchmarkSteps) }
+
+// alone is kernels without shared decode.
+type alone struct{ *kernel.Set }
+
+func (k alone) Tile(kind abi.Kind) (rows, keys int) {
+	if kind == abi.KindSharedDecode {
+		return 0, 0
+	}
+	return k.Set.Tile(kind)
+}
+
+func benchmarkSteps(b *testing.B, o opener) {
+	ctx := context.Background()
+	d := o.gpu(b)
+	kernels, err := kernel.Open(ctx, d, llama3.Bundle(), kernel.Options{})
+	if errors.Is(err, nvrtc.ErrNotFound) {
+		b.Skip(err)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer kernels.Close()
+	b.Run("shared", func(b *testing.B) { benchmarkStep(b, d, kernels) })
+	b.Run("alone", func(b *testing.B) { benchmarkStep(b, d, alone{kernels}) })
+}
+
+func benchmarkStep(b *testing.B, d cuda.Device, kernels serve.Kernels) {
+	const layers, documents, tokens, segments = 32, 50, 512, 20
+	ctx := context.Background()
+	m := toy.Llama3(layers)
+	e, err := serve.New(d, kernels, m, serve.Options{Pages: documents*tokens/m.PageSize + 300})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer e.Close()
+	row := int64(m.KVHeads*(m.Group*(m.HeadDim+m.VHeadDim)+m.HeadDim+m.VHeadDim)) * 2
+	memory := alloc(b, d, tokens*row)
+	if err := d.Fill(0, memory, 0, tokens*row); err != nil {
+		b.Fatal(err)
+	}
+	var io serve.IO
+	next := memory
+	for _, t := range []struct {
+		ptr   *abi.DevicePtr
+		heads int
+	}{{&io.Q, m.KVHeads * m.Group}, {&io.Out, m.KVHeads * m.Group}, {&io.K, m.KVHeads}, {&io.V, m.KVHeads}} {
+		*t.ptr = next
+		next += abi.DevicePtr(2 * tokens * t.heads * m.HeadDim)
+	}
+	attend := func(s *serve.Step) error {
+		for layer := range layers {
+			if err := s.Attend(layer, io); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var chunks []*kvcache.Chunk
+	for i := range documents {
+		c, err := e.Register(ctx, toy.Document(uint64(i), tokens), func(_ context.Context, s *serve.Step) error { return attend(s) })
+		if err != nil {
+			b.Fatal(err)
+		}
+		chunks = append(chunks, c)
+	}
+	for _, sequences := range []int{1, 64, 256} {
+		var batch []serve.Entry
+		for i := range sequences {
+			held := make([]*kvcache.Chunk, segments-1)
+			for j := range held {
+				held[j] = chunks[(7*i+j)%documents]
+			}
+			s, err := e.Open(kvcache.Pack(held...), kvcache.Packed)
+			if err != nil {
+				b.Fatal(err)
+			}
+			batch = append(batch, serve.Entry{Sequence: s, Tokens: 1})
+		}
+		graph, err := e.Capture(ctx, serve.GraphSize{Tokens: sequences, Segments: segments * sequences}, attend)
+		if err != nil {
+			b.Fatal(err)
+		}
+		page := m.KVHeads * (m.HeadDim + m.VHeadDim) * 2 * m.PageSize * layers
+		stats := e.Cache().Stats()
+		b.Logf("%d sequences: %d MiB of KV, %d with a copy each", sequences, stats.PagesUsed*page>>20, stats.PagesUnshared*page>>20)
+		b.Run(fmt.Sprintf("%dx%d/layers", sequences, segments), func(b *testing.B) { steps(b, d, e.Schedule, batch, attend) })
+		b.Run(fmt.Sprintf("%dx%d/graph", sequences, segments), func(b *testing.B) { steps(b, d, graph.Schedule, batch, (*serve.Step).Launch) })
+		if err := graph.Close(ctx); err != nil {
+			b.Fatal(err)
+		}
+		for _, entry := range batch {
+			if err := entry.Sequence.Close(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
+type scheduler func(context.Context, []serve.Entry) (*serve.Step, error)
+
+// steps times the parts of steps: of each but the first, Schedule is timed once with
+// the device idle and once with it at work.
+func steps(b *testing.B, d cuda.Device, schedule scheduler, batch []serve.Entry, launch func(*serve.Step) error) {
+	ctx := context.Background()
+	var scheduled, launched, worked, ahead time.Duration
+	step := func() (*serve.Step, time.Duration) {
+		start := time.Now()
+		s, err := schedule(ctx, batch)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return s, time.Since(start)
+	}
+	run := func(s *serve.Step) time.Duration {
+		start := time.Now()
+		if err := launch(s); err != nil {
+			b.Fatal(err)
+		}
+		return time.Since(start)
+	}
+	n := 0
+	for b.Loop() {
+		s, took := step()
+		scheduled += took
+		launched += run(s)
+		start := time.Now()
+		if err := s.Wait(ctx); err != nil {
+			b.Fatal(err)
+		}
+		worked += time.Since(start)
+		s.Abort()
+
+		s, _ = step()
+		run(s)
+		s.Abort() // its work goes on
+		s, took = step()
+		ahead += took
+		if err := s.Wait(ctx); err != nil {
+			b.Fatal(err)
+		}
+		s.Abort()
+		n++
+	}
+	for name, sum := range map[string]time.Duration{"schedule-us": scheduled, "launch-us": launched, "device-us": worked, "ahead-us": ahead} {
+		b.ReportMetric(float64(sum.Nanoseconds())/1000/float64(n), name)
+	}
+	b.ReportMetric(0, "ns/op")
+}
