@@ -8,13 +8,15 @@ import (
 )
 
 func TestCasesReadBack(t *testing.T) {
-	for _, want := range bench.Usual() {
+	for _, want := range append(bench.Usual(), bench.Sweep()...) {
 		got, err := bench.ParseCase(want.String())
 		if err != nil || got != want {
 			t.Errorf("%s: got %+v, %v", want, got, err)
 		}
 	}
-	for _, text := range []string{"", "prefill", "prefill:1", "prefill:0x5", "prefill:1x4/8", "extend:1x64", "decode:1x1/", "merge:1x1/8", "extend:axb/c", "decode:1x1/99999999999"} {
+	for _, text := range []string{"", "prefill", "prefill:1", "prefill:0x5", "prefill:1x4/8", "extend:1x64", "decode:1x1/", "merge:1x1/8", "extend:axb/c", "decode:1x1/99999999999",
+		"shared:2x8", "shared:2x8+0", "shared:2x8+9-3", "zipf:1.07:64/1000x512x5", "zipf:-1:64/1000x512x5+8", "zipf:x:64/1000x512x5+8",
+		"zipf:1:64/4x512x5+8", "zipf:64/1000x512x5+8", "zipf:NaN:64/1000x512x5+8"} {
 		if c, err := bench.ParseCase(text); err == nil {
 			t.Errorf("%q: got %+v, want an error", text, c)
 		}

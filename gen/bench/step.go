@@ -1,8 +1,7 @@
 package bench
 
 import (
-	"encoding/binary"
-	"errors"
+	"context"
 	"fmt"
 	"math/rand/v2"
 
@@ -15,144 +14,99 @@ import (
 	"github.com/kgen-project/kgen/runtime/schedule"
 )
 
-// segmentTokens is the length of the chunks that a context is made of.
-const segmentTokens = 512
-
-// step is one case in device memory, ready to launch.
-type step struct {
-	dev     cuda.Device
-	buffers []abi.DevicePtr
-	attend  abi.AttendParams
-	merge   abi.MergeParams
-	splits  int // of a sequence
-	items   int
-	cold    abi.DevicePtr // written between launches, to empty the L2 cache
-	coldLen int64
-	maps    *kernel.CacheMaps
+// Problem is the inputs of one case in device memory, for any kernels of its spec.
+type Problem struct {
+	memory
+	spec   spec.Spec
+	c      Case
+	layout Layout
+	table  []int32 // of the layout's pages
+	cache  cache
+	q, positions, rope, sinks,
+	out abi.DevicePtr
+	tokens int // query tokens of all sequences
+	seed   uint64
+	maps   []*kernel.CacheMaps
+	side   *cuda.Side // of decode, beside shared decode; nil until it is wanted
 }
 
-// newStep puts random values in shuffled pages and builds the work lists. The
-// step that comes with an error is to be freed too.
-func newStep(dev cuda.Device, s spec.Spec, k Kernels, c Case, seed uint64) (*step, error) {
-	st := &step{dev: dev}
+// cache is pages of K and V.
+type cache struct {
+	keys, values abi.DevicePtr
+	table        abi.DevicePtr // of pages
+	entries      int           // of the table
+	pages        int
+}
+
+// NewProblem puts random values in shuffled pages. The caller frees it.
+func NewProblem(dev cuda.Device, s spec.Spec, c Case, seed uint64) (*Problem, error) {
 	rng := rand.New(rand.NewPCG(seed, 1))
+	p := &Problem{memory: memory{dev: dev}, spec: s, c: c, layout: NewLayout(c, s, seed), tokens: c.Batch * c.Query, seed: seed}
+	p.table = p.layout.table(rng)
+	p.cache = p.newCache(rng, p.table, p.layout.Pages)
 	m := s.Model
-
-	sequences, table := sequencesOf(rng, s, c)
-	tile := k.Tiles[c.Kind]
-	o := schedule.Options{
-		Rows: tile.Rows, Group: m.Group(), Causal: s.Masks.Causal,
-		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize,
-	}
-	if c.Kind != spec.Prefill {
-		o = o.Fill(k.Blocks(abi.Kind(c.Kind)), m.KVHeads, tile.Keys)
-	}
-	lists, err := schedule.Build(sequences, o)
-	if err != nil {
-		return st, err
-	}
-	tokens := c.Batch * c.Query
-	st.items = len(lists.Items)
-	st.splits = max(1, lists.Slots/tokens)
-
+	p.q = p.random(rng, int64(p.tokens)*int64(m.QueryHeads*m.HeadDim), formatOf(m.DType))
+	p.out = p.alloc(2 * int64(p.tokens) * int64(m.QueryHeads*m.VHeadDim))
 	var positions []int32
-	for _, sequence := range sequences {
+	for _, sequence := range p.layout.Sequences {
 		positions = append(positions, sequence.Positions...)
 	}
-	var errs []error
-	upload := func(data any) abi.DevicePtr {
-		p, err := st.upload(data)
-		errs = append(errs, err)
-		return p
-	}
-	random := func(elements int64) abi.DevicePtr {
-		p, err := st.random(rng, elements, formatOf(m.DType))
-		errs = append(errs, err)
-		return p
-	}
-	alloc := func(bytes int64) abi.DevicePtr {
-		p, err := st.alloc(bytes)
-		errs = append(errs, err)
-		return p
-	}
-	cacheTokens := int64(len(table)) * int64(s.Cache.PageSize)
-	score, query := s.Rope.ScoreFactors(m.HeadDim)
-	st.attend = abi.AttendParams{
-		Q:          random(int64(tokens) * int64(m.QueryHeads*m.HeadDim)),
-		KCache:     random(cacheTokens * int64(m.KVHeads*m.HeadDim)),
-		VCache:     random(cacheTokens * int64(m.KVHeads*m.VHeadDim)),
-		Out:        alloc(int64(tokens) * int64(m.QueryHeads*m.VHeadDim) * 2),
-		PartialOut: alloc(int64(lists.Slots) * int64(m.QueryHeads*m.VHeadDim) * 4),
-		PartialLSE: alloc(int64(lists.Slots) * int64(m.QueryHeads) * 4),
-		Items:      upload(lists.Items),
-		Runs:       upload(lists.Runs),
-		PageTable:  upload(table),
-		Positions:  upload(positions),
-
-		QTokenStride:   int32(m.QueryHeads * m.HeadDim),
-		OutTokenStride: int32(m.QueryHeads * m.VHeadDim),
-		KVHeads:        int32(m.KVHeads),
-		ItemCount:      int32(len(lists.Items)),
-		Scale:          float32(s.Scale * score),
-		RopeScale:      float32(query),
-	}
+	p.positions = p.upload(positions)
 	if s.Rope.RotaryDim > 0 {
-		st.attend.Rope = upload(rope.Table(s.Rope))
+		p.rope = p.upload(rope.Table(s.Rope))
 	}
 	if s.Masks.SinkLogits {
-		st.attend.SinkLogits = upload(make([]float32, m.QueryHeads))
+		p.sinks = p.upload(make([]float32, m.QueryHeads))
 	}
-	if lists.Slots > 0 {
-		st.merge = abi.MergeParams{
-			PartialOut: st.attend.PartialOut, PartialLSE: st.attend.PartialLSE, Out: st.attend.Out, SinkLogits: st.attend.SinkLogits,
-			SlotBegin: upload(lists.SlotBegin), OutTokenStride: st.attend.OutTokenStride, QHeads: int32(m.QueryHeads), Tokens: int32(tokens),
-		}
+	if p.err == nil {
+		p.err = dev.Synchronize(context.Background(), 0) // the copies that random starts
 	}
-	if mapper, ok := k.Launcher.(CacheMapper); ok && errors.Join(errs...) == nil {
-		st.maps, err = mapper.MapCache(abi.Kind(c.Kind), st.attend.KCache, st.attend.VCache, len(table), m.KVHeads)
-		if err != nil {
-			return st, err
-		}
-		st.attend.KMap, st.attend.VMap = st.maps.K, st.maps.V
+	if err := p.err; err != nil {
+		p.Free()
+		return nil, err
 	}
-	st.coldLen = 4 * dev.Info().L2Bytes
-	st.cold = alloc(st.coldLen)
-	return st, errors.Join(errs...)
+	return p, nil
 }
 
-// sequencesOf lays out a case: each sequence's context in chunks at arbitrary
-// offsets (prefill: its own tokens at offset 0), in shuffled pages.
-func sequencesOf(rng *rand.Rand, s spec.Spec, c Case) ([]schedule.Sequence, []int32) {
-	var sequences []schedule.Sequence
-	var pages int32
-	for b := range c.Batch {
-		sequence := schedule.Sequence{QueryBegin: int32(b * c.Query)}
-		for i := range c.Query {
-			sequence.Positions = append(sequence.Positions, int32(c.Context+i))
+// newCache makes pages, random where rng is given.
+func (p *Problem) newCache(rng *rand.Rand, table []int32, pages int) cache {
+	c := cache{table: p.upload(table), entries: len(table), pages: pages}
+	tokens := int64(pages) * int64(p.spec.Cache.PageSize)
+	for _, x := range []struct {
+		to  *abi.DevicePtr
+		dim int
+	}{{&c.keys, p.spec.Model.HeadDim}, {&c.values, p.spec.Model.VHeadDim}} {
+		elements := tokens * int64(p.spec.Model.KVHeads*x.dim)
+		if rng != nil {
+			*x.to = p.random(rng, elements, formatOf(p.spec.Model.DType))
+		} else {
+			*x.to = p.alloc(2 * elements)
 		}
-		chunk := segmentTokens
-		if c.Kind == spec.Prefill {
-			chunk = c.Context
-			for i := range sequence.Positions {
-				sequence.Positions[i] = int32(i)
-			}
-		}
-		for begin := 0; begin < c.Context; begin += chunk {
-			n := min(chunk, c.Context-begin)
-			segment := schedule.Segment{Page: pages, Tokens: int32(n), Own: c.Kind == spec.Prefill}
-			if !segment.Own {
-				segment.Offset = int32(rng.IntN(max(1, s.Rope.MaxPosition-n)))
-			}
-			sequence.Segments = append(sequence.Segments, segment)
-			pages += int32((n + s.Cache.PageSize - 1) / s.Cache.PageSize)
-		}
-		sequences = append(sequences, sequence)
 	}
-	table := make([]int32, pages)
-	for i, p := range rng.Perm(len(table)) {
-		table[i] = int32(p)
+	return c
+}
+
+// Free gives the memory back.
+func (p *Problem) Free() {
+	p.releaseMaps(0)
+	p.memory.free()
+	_ = p.side.Close()
+}
+
+// mark returns a function that frees what was made after it.
+func (p *Problem) mark() func() {
+	buffers, maps := len(p.buffers), len(p.maps)
+	return func() {
+		p.releaseMaps(maps)
+		p.release(buffers)
 	}
-	return sequences, table
+}
+
+func (p *Problem) releaseMaps(from int) {
+	for _, m := range p.maps[from:] {
+		_ = m.Free()
+	}
+	p.maps = p.maps[:from]
 }
 
 func formatOf(d spec.DType) numeric.Format {
@@ -162,72 +116,163 @@ func formatOf(d spec.DType) numeric.Format {
 	return numeric.BF16
 }
 
-func (st *step) launch(k Kernels, kind spec.Kind, stream cuda.Stream) error {
+// step is the launches of one way to compute a case.
+type step struct {
+	kernels Kernels
+	kind    spec.Kind
+	choice  kernel.Choice
+	attend  abi.AttendParams
+	shared  abi.AttendParams // of shared decode, beside attend; no items: none
+	side    *cuda.Side       // that attend is then launched on
+	merge   abi.MergeParams
+	splits  int     // of a sequence, in the mean
+	items   int     // of all launches
+	saved   float64 // tokens of KV that are not read again
+}
+
+// attend builds the work lists of sequences whose KV is in a cache.
+func (p *Problem) attend(k Kernels, s spec.Spec, sequences []schedule.Sequence, c cache) (*step, error) {
+	lists, err := schedule.Build(sequences, scheduleOptions(k, s, p.c))
+	if err != nil {
+		return nil, err
+	}
+	return p.step(k, s, lists, c)
+}
+
+// scheduleOptions are those of the kernel for a case.
+func scheduleOptions(k Kernels, s spec.Spec, c Case) schedule.Options {
+	how := k.choose(c)
+	o := schedule.Options{
+		Rows: how.Rows, Group: s.Model.Group(), Causal: s.Masks.Causal,
+		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize,
+	}
+	if c.Kind != spec.Prefill {
+		o = o.FillBy(how.Blocks, s.Model.KVHeads, how.Tokens)
+	}
+	return o
+}
+
+// attendShared is attend by shared decode and, for what it leaves, decode.
+func (p *Problem) attendShared(k Kernels, bitwise bool) (*step, error) {
+	tile := k.Tiles[spec.SharedDecode]
+	lists, err := new(schedule.SharedBuilder).Build(p.layout.Sequences, scheduleOptions(k, p.spec, p.c), schedule.SharedOptions{
+		Rows: tile.Rows, Keys: tile.Keys, Blocks: k.Blocks(abi.KindSharedDecode), KVHeads: p.spec.Model.KVHeads, Bitwise: bitwise,
+	})
+	if err != nil {
+		return nil, err
+	}
+	st, err := p.step(k, p.spec, lists.Decode, p.cache)
+	if err != nil || len(lists.Items) == 0 {
+		return st, err
+	}
+	st.items += len(lists.Items)
+	st.saved = float64(lists.Saved)
+	st.shared = st.attend
+	st.shared.Items, st.shared.Runs, st.shared.ItemCount = p.upload(lists.Items), p.upload(lists.Runs), int32(len(lists.Items))
+	st.shared.RunCount = int32(len(lists.Runs))
+	st.shared.Members, st.shared.MemberOffsets = p.upload(lists.Members), p.upload(lists.Offsets)
+	if p.err != nil {
+		return nil, p.err
+	}
+	if p.side == nil {
+		if p.side, err = cuda.OpenSide(p.dev); err != nil {
+			return nil, err
+		}
+	}
+	st.side = p.side
+	return st, p.mapCache(k, spec.SharedDecode, &st.shared, p.cache)
+}
+
+// step puts work lists into device memory.
+func (p *Problem) step(k Kernels, s spec.Spec, lists schedule.Lists, c cache) (*step, error) {
+	m := s.Model
+	score, query := s.Rope.ScoreFactors(m.HeadDim)
+	st := &step{kernels: k, kind: p.c.Kind, choice: k.choose(p.c), items: len(lists.Items), splits: max(1, lists.Slots/p.tokens)}
+	st.attend = abi.AttendParams{
+		Q: p.q, KCache: c.keys, VCache: c.values, Out: p.out,
+		PartialOut: p.alloc(4 * int64(lists.Slots) * int64(m.QueryHeads*m.VHeadDim)),
+		PartialLSE: p.alloc(4 * int64(lists.Slots) * int64(m.QueryHeads)),
+		Items:      p.upload(lists.Items),
+		Runs:       p.upload(lists.Runs),
+		PageTable:  c.table,
+		Positions:  p.positions,
+		Rope:       p.rope,
+		SinkLogits: p.sinks,
+
+		QTokenStride:   int32(m.QueryHeads * m.HeadDim),
+		OutTokenStride: int32(m.QueryHeads * m.VHeadDim),
+		KVHeads:        int32(m.KVHeads),
+		ItemCount:      int32(len(lists.Items)),
+		Scale:          float32(s.Scale * score),
+		RopeScale:      float32(query),
+		RunCount:       int32(len(lists.Runs)),
+		PageCount:      int32(c.entries),
+	}
+	if lists.Slots > 0 {
+		st.merge = abi.MergeParams{
+			PartialOut: st.attend.PartialOut, PartialLSE: st.attend.PartialLSE, Out: st.attend.Out, SinkLogits: st.attend.SinkLogits,
+			SlotBegin: p.upload(lists.SlotBegin), OutTokenStride: st.attend.OutTokenStride, QHeads: int32(m.QueryHeads), Tokens: int32(p.tokens),
+		}
+	}
+	if p.err != nil {
+		return nil, p.err
+	}
+	if chooser, ok := k.Launcher.(Chooser); ok {
+		maps, err := chooser.MapChoice(st.choice, c.keys, c.values, c.pages, m.KVHeads)
+		if err != nil {
+			return nil, err
+		}
+		p.setMaps(&st.attend, maps)
+		return st, nil
+	}
+	return st, p.mapCache(k, p.c.Kind, &st.attend, c)
+}
+
+func (p *Problem) setMaps(params *abi.AttendParams, maps *kernel.CacheMaps) {
+	p.maps = append(p.maps, maps)
+	params.KMap, params.VMap = maps.K, maps.V
+}
+
+// mapCache gives launches of a kind the tensor maps that its kernel needs.
+func (p *Problem) mapCache(k Kernels, kind spec.Kind, params *abi.AttendParams, c cache) error {
+	mapper, ok := k.Launcher.(CacheMapper)
+	if !ok {
+		return nil
+	}
+	maps, err := mapper.MapCache(abi.Kind(kind), c.keys, c.values, c.pages, p.spec.Model.KVHeads)
+	if err != nil {
+		return err
+	}
+	p.setMaps(params, maps)
+	return nil
+}
+
+func (st *step) launch(stream cuda.Stream) error {
 	var err error
-	switch kind {
-	case spec.Prefill:
-		err = k.Prefill(stream, st.attend)
-	case spec.Extend:
-		err = k.Extend(stream, st.attend)
-	case spec.Decode:
-		err = k.Decode(stream, st.attend)
-	default:
-		err = fmt.Errorf("kind %s has no timing", kind)
+	if st.shared.ItemCount > 0 {
+		err = st.side.Both(stream, func(stream cuda.Stream) error { return st.kernels.SharedDecode(stream, st.shared) }, st.launchAttend)
+	} else {
+		err = st.launchAttend(stream)
 	}
 	if err == nil && st.merge.Tokens > 0 {
-		err = k.Merge(stream, st.merge)
+		err = st.kernels.Merge(stream, st.merge)
 	}
 	return err
 }
 
-func (st *step) coolCache(stream cuda.Stream) error {
-	return st.dev.Fill(stream, st.cold, 0, st.coldLen)
-}
-
-func (st *step) alloc(bytes int64) (abi.DevicePtr, error) {
-	p, err := st.dev.Alloc(max(bytes, 256))
-	if err == nil {
-		st.buffers = append(st.buffers, p)
+func (st *step) launchAttend(stream cuda.Stream) error {
+	chooser, chooses := st.kernels.Launcher.(Chooser)
+	switch {
+	case st.attend.ItemCount == 0: // shared decode may leave nothing
+		return nil
+	case chooses:
+		return chooser.Attend(stream, st.choice, st.attend)
+	case st.kind == spec.Prefill:
+		return st.kernels.Prefill(stream, st.attend)
+	case st.kind == spec.Extend:
+		return st.kernels.Extend(stream, st.attend)
+	case st.kind == spec.Decode:
+		return st.kernels.Decode(stream, st.attend)
 	}
-	return p, err
-}
-
-func (st *step) upload(data any) (abi.DevicePtr, error) {
-	raw, err := binary.Append(nil, binary.LittleEndian, data)
-	if err != nil {
-		return 0, err
-	}
-	p, err := st.alloc(int64(len(raw)))
-	if err != nil || len(raw) == 0 {
-		return p, err
-	}
-	return p, st.dev.Upload(p, raw)
-}
-
-// random fills memory with normally distributed elements, the same megabytes again and again.
-func (st *step) random(rng *rand.Rand, elements int64, format numeric.Format) (abi.DevicePtr, error) {
-	p, err := st.alloc(2 * elements)
-	if err != nil {
-		return 0, err
-	}
-	block := make([]byte, 2*min(elements, 1<<20))
-	for i := 0; i < len(block); i += 2 {
-		binary.LittleEndian.PutUint16(block[i:], format.Bits(rng.NormFloat64()))
-	}
-	for done := int64(0); done < 2*elements; done += int64(len(block)) {
-		n := min(int64(len(block)), 2*elements-done)
-		if err := st.dev.Upload(p+abi.DevicePtr(done), block[:n]); err != nil {
-			return p, err
-		}
-	}
-	return p, nil
-}
-
-func (st *step) free() {
-	for _, p := range st.buffers {
-		_ = st.dev.Free(p)
-	}
-	if st.maps != nil {
-		_ = st.maps.Free()
-	}
+	return fmt.Errorf("kind %s has no timing", st.kind)
 }

@@ -91,6 +91,21 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// What several requests hold is read once by the method that has one copy of it.
+func TestSpared(t *testing.T) {
+	s := smolLM2(t)
+	s.Sharing = spec.Bitwise // the workload is small: fastest might share nothing
+	r := run(t, s, small())
+	lazy, copies, full := r.Methods[0], r.Methods[1], r.Methods[2]
+	// Each use of a document beyond its first; and no more than all copies have.
+	if lazy.Spared <= 0 || lazy.Spared >= copies.KVBytes || copies.Spared != 0 || full.Spared != 0 {
+		t.Errorf("%d, %d and %d bytes are spared", lazy.Spared, copies.Spared, full.Spared)
+	}
+	if text := r.String(); !strings.Contains(text, "(shared decode)") {
+		t.Errorf("no shared decode in\n%s", text)
+	}
+}
+
 // What the seed decides is the same each time, and other seeds give others.
 func TestSeed(t *testing.T) {
 	o := small()

@@ -44,6 +44,7 @@ type Method struct {
 	Attend time.Duration `json:"attend_ns"`
 
 	Step         time.Duration `json:"decode_step_ns"` // one token of every request, in the mean
+	Spared       int64         `json:"spared_bytes"`   // of KV that a decode step need not read, as several requests hold it
 	KVBytes      int64         `json:"kv_bytes"`       // of one layer, all requests open
 	LargestError float64       `json:"largest_error"`  // of an output row of the requests checked, relative to the oracle's
 }
@@ -62,7 +63,7 @@ func newReport(device cuda.Info, s spec.Spec, w workload, servers []*server) Rep
 		}
 		r.Methods = append(r.Methods, Method{
 			Name: v.method.name, First: v.first / requests, Encode: v.encode / requests, Copy: v.copy / requests,
-			Attend: (v.first - v.encode - v.copy) / requests, Step: v.decode / steps,
+			Attend: (v.first - v.encode - v.copy) / requests, Step: v.decode / steps, Spared: v.spared / int64(steps),
 			KVBytes: v.kvBytes(), LargestError: v.largest,
 		})
 	}
@@ -85,6 +86,11 @@ func (r Report) String() string {
 	w.Flush()
 	fmt.Fprintf(&b, "\nFirst token: mean of a request, of which encode, copy and attend. Decode step: one token of all %d requests.\n", r.Requests)
 	fmt.Fprintf(&b, "KV held: all requests open. Largest error: of an output, relative to attention in float64, in %d requests.\n", r.Checked)
+	for _, m := range r.Methods {
+		if m.Spared > 0 {
+			fmt.Fprintf(&b, "With %s, a decode step reads what several requests hold once (shared decode): %.2f MiB of KV less.\n", m.Name, float64(m.Spared)/(1<<20))
+		}
+	}
 	return b.String()
 }
 

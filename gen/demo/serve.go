@@ -36,6 +36,7 @@ type server struct {
 
 	encode, copy, first time.Duration // of all requests' first tokens: in all, and two parts of it
 	decode              time.Duration // of all decode steps
+	spared              int64         // bytes that they need not read
 	largest             float64       // relative error of an output row
 }
 
@@ -166,7 +167,7 @@ func (v *server) firstToken(ctx context.Context, r int) error {
 		}
 		in = join(append(all, in)...)
 	}
-	took, out, err := v.step(ctx, []serve.Entry{{Sequence: q, Tokens: in.tokens}}, in)
+	took, _, out, err := v.step(ctx, []serve.Entry{{Sequence: q, Tokens: in.tokens}}, in)
 	if err != nil {
 		return err
 	}
@@ -175,24 +176,24 @@ func (v *server) firstToken(ctx context.Context, r int) error {
 }
 
 // step runs the layer for new tokens of some sequences.
-func (v *server) step(ctx context.Context, batch []serve.Entry, in vectors) (took time.Duration, out abi.DevicePtr, err error) {
+func (v *server) step(ctx context.Context, batch []serve.Entry, in vectors) (took time.Duration, spared int64, out abi.DevicePtr, err error) {
 	io, err := v.device.load(in)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	start := time.Now()
 	s, err := v.requests.Schedule(ctx, batch)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	defer s.Abort() // once committed, it does nothing
 	if err := s.Attend(0, io); err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	if err := s.Wait(ctx); err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
-	return time.Since(start), io.Out, s.Commit()
+	return time.Since(start), s.Spared(), io.Out, s.Commit()
 }
 
 // register holds a document's chunk, and encodes it if there is none yet.
@@ -276,11 +277,12 @@ func (v *server) decodeStep(ctx context.Context, t int) error {
 		all = append(all, v.model.own(r).part(v.work.Question+t, v.work.Question+t+1))
 		batch = append(batch, serve.Entry{Sequence: q, Tokens: 1})
 	}
-	took, out, err := v.step(ctx, batch, join(all...))
+	took, spared, out, err := v.step(ctx, batch, join(all...))
 	if err != nil {
 		return err
 	}
 	v.decode += took
+	v.spared += spared
 	for r := range v.open {
 		if err := v.judge(out, r, r, v.work.Question+t, 1); err != nil {
 			return fmt.Errorf("request %d: %w", r, err)

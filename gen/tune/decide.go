@@ -1,0 +1,192 @@
+package tune
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/kgen-project/kgen/gen/plan"
+)
+
+// Rules of the choice.
+const (
+	// A setting is chosen in place of the default if it is faster by this part of the
+	// default's time in the bucket's mean, which is more than two runs differ by,
+	switchGain = 0.02
+	// and in no case of the bucket slower by more than this.
+	mostLoss = 0.01
+	// Settings this close to the best are as good: the simplest is taken.
+	tie = 0.01
+	// One setting for all buckets of a kind is taken where it is this close to every
+	// bucket's own: fewer kernels are loaded, and one launch serves sequences of any
+	// length.
+	apart = 0.02
+)
+
+// sample is the times of a setting in a case.
+type sample struct {
+	median time.Duration
+	spread float64 // half the distance of the quartiles over the median
+	round  int
+}
+
+func newSample(ns []int64, round int) sample {
+	sorted := slices.Sorted(slices.Values(ns))
+	at := func(part float64) float64 { return float64(sorted[int(part*float64(len(sorted)-1))]) }
+	return sample{time.Duration(at(0.5)), (at(0.75) - at(0.25)) / 2 / max(1, at(0.5)), round}
+}
+
+// mean is the geometric mean of a setting's times in the cases; false where one is
+// missing.
+func (f *field) mean(cases []Case, s Setting) (float64, bool) {
+	sum := 0.0
+	for _, c := range cases {
+		t, ok := f.times[c][s]
+		if !ok {
+			return 0, false
+		}
+		sum += math.Log(max(1, float64(t.median)))
+	}
+	return math.Exp(sum / float64(len(cases))), true
+}
+
+// verdict is what a setting is worth in a bucket.
+type verdict struct {
+	setting Setting
+	ratio   float64 // mean time over the default's
+	worst   float64 // the same of the case where it is largest
+}
+
+// verdicts are those of the settings that have a time in every case of the bucket in
+// the default's own round, in the order of settings.
+func (f *field) verdicts(cases []Case, usual Setting, settings []Setting) []verdict {
+	var out []verdict
+	for _, s := range settings {
+		v := verdict{setting: s, ratio: 1}
+		sum, complete := 0.0, true
+		for _, c := range cases {
+			d, t := f.times[c][usual], f.times[c][s]
+			if complete = complete && d.median > 0 && t.median > 0 && d.round == t.round; !complete {
+				break
+			}
+			ratio := float64(t.median) / float64(d.median)
+			v.worst = max(v.worst, ratio)
+			sum += math.Log(ratio)
+		}
+		if complete {
+			v.ratio = math.Exp(sum / float64(len(cases)))
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// decide picks a bucket's setting among its verdicts: the simplest of the best. The
+// default comes first in simplicity, then usual cuts, then the order of settings.
+func decide(verdicts []verdict, usual Setting) verdict {
+	best := verdict{setting: usual, ratio: 1, worst: 1}
+	for _, v := range verdicts {
+		if v.ratio <= 1-switchGain && v.worst <= 1+mostLoss && v.ratio < best.ratio {
+			best = v
+		}
+	}
+	if best.setting == usual {
+		return best
+	}
+	for _, cutless := range []bool{true, false} {
+		for _, v := range verdicts {
+			good := v.ratio <= best.ratio*(1+tie) && v.ratio <= 1-switchGain && v.worst <= 1+mostLoss
+			if good && (v.setting.Cut == (plan.Cut{})) == cutless {
+				return v
+			}
+		}
+	}
+	return best
+}
+
+// choose makes a kind's choices, for every bucket that has cases.
+func (f *field) choose(usual Setting, settings []Setting) []Choice {
+	type decided struct {
+		bucket   Bucket
+		cases    []Case
+		verdicts []verdict
+		verdict
+	}
+	var all []decided
+	for _, b := range Buckets(f.spec.Model, f.kind) {
+		d := decided{bucket: b, cases: f.casesOf(b)}
+		if len(d.cases) > 0 {
+			d.verdicts = f.verdicts(d.cases, usual, settings)
+		}
+		d.verdict = decide(d.verdicts, usual)
+		all = append(all, d)
+	}
+	uniform, lowest := Setting{}, 0.0
+	for _, s := range settings {
+		sum, n := 0.0, 0
+		good := true
+		for _, d := range all {
+			if len(d.cases) == 0 {
+				continue
+			}
+			i := slices.IndexFunc(d.verdicts, func(v verdict) bool { return v.setting == s })
+			if good = i >= 0 && d.verdicts[i].worst <= 1+mostLoss && d.verdicts[i].ratio <= d.ratio*(1+apart); !good {
+				break
+			}
+			sum += math.Log(d.verdicts[i].ratio)
+			n++
+		}
+		// Settings come with the simplest first; a later one must be worth it.
+		worth := tie
+		if uniform == usual {
+			worth = switchGain
+		}
+		if mean := sum / float64(max(1, n)); good && (uniform == Setting{} || mean < lowest-worth) {
+			uniform, lowest = s, mean
+		}
+	}
+	var out []Choice
+	for _, d := range all {
+		v := d.verdict
+		if (uniform != Setting{}) {
+			v = verdict{setting: uniform, ratio: 1, worst: 1}
+			if i := slices.IndexFunc(d.verdicts, func(v verdict) bool { return v.setting == uniform }); i >= 0 {
+				v = d.verdicts[i]
+			}
+		}
+		c := Choice{Bucket: d.bucket, Setting: v.setting, Gain: 1/v.ratio - 1, Measured: len(d.cases) > 0}
+		out = append(out, c)
+	}
+	return out
+}
+
+// table is what is known of the kind in the end.
+func (f *field) table(last []entrant) KindTable {
+	var usual Setting
+	var settings []Setting
+	for _, c := range f.all {
+		if c.isDefault {
+			usual = Setting{Layout: c.plan.Layout()}
+		}
+	}
+	settings = append(settings, usual)
+	for _, e := range last {
+		if e.Setting != usual {
+			settings = append(settings, e.Setting)
+		}
+	}
+	k := KindTable{Kind: f.kind, Default: usual.Layout, Choices: f.choose(usual, settings), Unfinished: f.cut}
+	for _, c := range f.cases {
+		t := TimedCase{Case: c.Case, HeldOut: c.HeldOut, Times: map[Setting]time.Duration{}, Spread: f.times[c][usual].spread}
+		for s, sample := range f.times[c] {
+			t.Times[s] = sample.median
+		}
+		k.Cases = append(k.Cases, t)
+	}
+	for _, c := range f.all {
+		if c.failure != "" {
+			k.Rejected = append(k.Rejected, Rejected{Layout: c.plan.Layout(), Wrong: c.wrong, Why: c.failure})
+		}
+	}
+	return k
+}

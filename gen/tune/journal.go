@@ -1,0 +1,170 @@
+package tune
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/kgen-project/kgen/gen/spec"
+)
+
+// Identity is what a measurement is worth nothing without.
+type Identity struct {
+	Spec     string      `json:"spec"`
+	Digest   string      `json:"digest"`
+	GPU      string      `json:"gpu"`
+	Target   spec.Target `json:"target"`
+	Driver   string      `json:"driver"`
+	Compiler string      `json:"compiler"` // such as nvrtc 13.0.88
+	Sources  string      `json:"sources"`  // a hash of the templates that kernels are made from
+}
+
+// Differs says in a sentence what of a table's or journal's identity is no longer so,
+// or "". Empty fields of now are not known and not compared.
+func (then Identity) Differs(now Identity) string {
+	for _, f := range []struct{ what, then, now string }{
+		{"the spec", then.Spec, now.Spec},
+		{"the GPU", then.GPU, now.GPU}, {"the spec's digest", then.Digest, now.Digest}, {"the target", string(then.Target), string(now.Target)},
+		{"the driver", then.Driver, now.Driver}, {"the compiler", then.Compiler, now.Compiler}, {"the hash of the kernels' templates", then.Sources, now.Sources},
+	} {
+		if f.now != "" && f.then != f.now {
+			return fmt.Sprintf("%s was %s and is now %s", f.what, f.then, f.now)
+		}
+	}
+	return ""
+}
+
+// Journal keeps every check and every time in a file, a line each, as it is made, so
+// that a run that was interrupted, by whatever, goes on where it was.
+type Journal struct {
+	mu      sync.Mutex
+	file    *os.File
+	checked map[string]string
+	timed   map[string][]int64
+}
+
+// event is a line.
+type event struct {
+	Start   *Identity `json:"start,omitempty"`
+	Seed    uint64    `json:"seed,omitempty"` // with Start
+	Checked string    `json:"checked,omitempty"`
+	Failure string    `json:"failure,omitempty"` // with Checked
+	Timed   string    `json:"timed,omitempty"`
+	Times   []int64   `json:"ns,omitempty"` // with Timed
+}
+
+// OpenJournal opens or makes a journal. One of another identity or seed is refused.
+func OpenJournal(path string, id Identity, seed uint64) (_ *Journal, err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("tune: journal: %w", err)
+	}
+	j := &Journal{file: f, checked: map[string]string{}, timed: map[string][]int64{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	started, whole, err := j.read(id, seed)
+	if err != nil {
+		return nil, fmt.Errorf("tune: journal %s: %w", path, err)
+	}
+	// What a kill cut short is not a line.
+	if err := f.Truncate(whole); err != nil {
+		return nil, fmt.Errorf("tune: journal: %w", err)
+	}
+	if _, err := f.Seek(whole, 0); err != nil {
+		return nil, fmt.Errorf("tune: journal: %w", err)
+	}
+	if !started {
+		return j, j.write(event{Start: &id, Seed: seed})
+	}
+	return j, nil
+}
+
+// read returns the length of the whole lines.
+func (j *Journal) read(id Identity, seed uint64) (started bool, whole int64, err error) {
+	scanner := bufio.NewReader(j.file)
+	for {
+		line, err := scanner.ReadBytes('\n')
+		if err != nil {
+			return started, whole, nil // the end, or a line without one
+		}
+		var e event
+		d := json.NewDecoder(bytes.NewReader(line))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&e); err != nil {
+			return false, 0, fmt.Errorf("it is no journal, or damaged, at byte %d: %w; remove it to start again", whole, err)
+		}
+		switch {
+		case e.Start != nil:
+			if why := e.Start.Differs(id); why != "" {
+				return false, 0, fmt.Errorf("it is of another run: %s; remove it to start again", why)
+			}
+			if e.Seed != seed {
+				return false, 0, fmt.Errorf("it is of a run with --seed %d; use that, or remove it to start again", e.Seed)
+			}
+			started = true
+		case !started:
+			return false, 0, errors.New("it does not say what it is of; remove it to start again")
+		case e.Checked != "":
+			j.checked[e.Checked] = e.Failure
+		case e.Timed != "":
+			j.timed[e.Timed] = e.Times
+		}
+		whole += int64(len(line))
+	}
+}
+
+func (j *Journal) write(e event) error {
+	line, err := json.Marshal(e)
+	if err == nil {
+		_, err = j.file.Write(append(line, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("tune: journal: %w", err)
+	}
+	return nil
+}
+
+// Known is how many checks and times the journal has.
+func (j *Journal) Known() (checks, times int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.checked), len(j.timed)
+}
+
+func (j *Journal) check(key string) (failure string, known bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	failure, known = j.checked[key]
+	return failure, known
+}
+
+func (j *Journal) addCheck(key, failure string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.checked[key] = failure
+	return j.write(event{Checked: key, Failure: failure})
+}
+
+func (j *Journal) time(key string) (ns []int64, known bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	ns, known = j.timed[key]
+	return ns, known
+}
+
+func (j *Journal) addTime(key string, ns []int64) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.timed[key] = ns
+	return j.write(event{Timed: key, Times: ns})
+}
+
+// Close closes the file, which stays.
+func (j *Journal) Close() error { return j.file.Close() }

@@ -1,0 +1,272 @@
+package tune
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/kgen-project/kgen/gen/bench"
+	"github.com/kgen-project/kgen/gen/plan"
+	"github.com/kgen-project/kgen/gen/spec"
+)
+
+func llama3(t testing.TB) spec.Spec {
+	t.Helper()
+	const path = "../../specs/llama3.yaml"
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := spec.Parse(path, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func setting(t testing.TB, text string) Setting {
+	t.Helper()
+	s, err := ParseSetting(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.String() != text {
+		t.Fatalf("%q reads as %q", text, s)
+	}
+	return s
+}
+
+func entry(t testing.TB) Entry {
+	a, b := setting(t, "sm90_r128k128s2w12"), setting(t, "sm90_r64k64s3w8+f200t256")
+	return Entry{
+		Identity: Identity{
+			Spec: "llama3", Digest: spec.Digest(llama3(t)), GPU: "NVIDIA H200", Target: "sm_90a",
+			Driver: "driver 580.1, \"CUDA 13.0\"", Compiler: "nvrtc 13.0.88", Sources: "0123456789abcdef",
+		},
+		Date: "2026-11-21",
+		Kinds: []KindTable{{
+			Kind: spec.Extend, Default: a.Layout, Unfinished: true,
+			Choices: []Choice{
+				{Bucket: Bucket{128, 16384}, Setting: b, Gain: 0.0525, Measured: true},
+				{Setting: a},
+			},
+			Cases: []TimedCase{
+				{Case: bench.Case{Kind: spec.Extend, Batch: 1, Query: 64, Context: 8192}, Spread: 0.0012,
+					Times: map[Setting]time.Duration{a: 42100, b: 40000}},
+				{Case: bench.Case{Kind: spec.Extend, Batch: 2, Query: 256, Context: 6144}, HeldOut: true,
+					Times: map[Setting]time.Duration{a: 100 * time.Microsecond}},
+			},
+			Rejected: []Rejected{{Layout: b.Layout, Why: "it spills 12 bytes"}},
+		}},
+	}
+}
+
+var values = cmp.Options{
+	cmpopts.IgnoreUnexported(Entry{}, Choice{}), cmpopts.IgnoreFields(Entry{}, "Took"), cmpopts.IgnoreFields(Rejected{}, "Wrong"),
+	cmpopts.EquateApprox(0, 1e-4),
+}
+
+func TestTableReadsBack(t *testing.T) {
+	want := Table{GPU: "NVIDIA H200"}.With(entry(t))
+	text := want.Marshal()
+	got, err := Parse("t.yaml", text)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	if d := cmp.Diff(want, got, values); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	if again := got.Marshal(); string(again) != string(text) {
+		t.Errorf("written again:\n%s\nfirst:\n%s", again, text)
+	}
+	e, ok := got.Entry("llama3")
+	if !ok || e.Check(llama3(t)) != nil {
+		t.Errorf("entry: %v, %v", ok, e.Check(llama3(t)))
+	}
+	if other := entry(t); len(want.With(other).Entries) != 1 {
+		t.Errorf("a spec has two entries")
+	}
+}
+
+// A table that someone edited is refused with the place of each mistake.
+func TestTableErrors(t *testing.T) {
+	good := string(Table{GPU: "NVIDIA H200"}.With(entry(t)).Marshal())
+	for _, c := range []struct{ name, old, new, want string }{
+		{"an impossible tile", "{family: sm90, rows: 64, keys: 64, stages: 3, warps: 8}", "{family: sm90, rows: 64, keys: 64, stages: 8, warps: 8}",
+			"t.yaml:16:"},
+		{"names the field", "stages: 3, warps: 8}", "stages: 8, warps: 8}", "specs.llama3.kinds.extend.choices[0].plan.stages: 64 rows, 64 keys and 8 stages need"},
+		{"rows", "rows: 64", "rows: 65", "t.yaml:16:66: specs.llama3.kinds.extend.choices[0].plan.rows: 65 is not a multiple of 16"},
+		{"a number", "keys: 16384", "keys: many", `choices[0].keys: "many" is not a whole number from 1 to`},
+		{"a field", "tokens: 256", "token: 256", "a table has no such field here"},
+		{"a family", "{family: sm90, rows: 128", "{family: sm70, rows: 128", `choices[1].plan.family: "sm70" is not sm80 or sm90`},
+		{"missing", ", warps: 8}", "}", "warps is missing"},
+		{"a case", `"extend:1x64/8192"`, `"extend:x"`, `case "extend:x"`},
+		{"a setting", "sm90_r128k128s2w12: 42.1", "sm90: 42.1", `"sm90" is not a setting`},
+		{"the last choice", "- {plan:", "- {query: 4, plan:", "the last choice is for all lengths"},
+		{"two of decode", "      extend:\n", "      decode:\n", "decode has one choice"},
+		{"YAML", "gpu:", "gpu: [", "not valid YAML"},
+		{"twice", "    digest:", "    digest: x\n    digest:", "given twice"},
+		{"a target", "target: sm_90a", "target: sm_91", `"sm_91" is not a target`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := strings.Replace(good, c.old, c.new, 1)
+			if text == good {
+				t.Fatalf("no %q in\n%s", c.old, good)
+			}
+			table, err := Parse("t.yaml", []byte(text))
+			if err == nil {
+				e, _ := table.Entry("llama3")
+				err = e.Check(llama3(t))
+			}
+			var errs spec.Errors
+			if !errors.As(err, &errs) || !strings.Contains(err.Error(), c.want) || errs[0].Line < 1 {
+				t.Errorf("error %v, want one that contains %q", err, c.want)
+			}
+		})
+	}
+	for _, text := range []string{"", "[]", "gpu: x", strings.Repeat("a", maxBytes+1), "\xff\xfe", "gpu: &a x\nspecs: *a"} {
+		if _, err := Parse("t.yaml", []byte(text)); err == nil {
+			t.Errorf("%.20q: no error", text)
+		}
+	}
+}
+
+// The table that specs/README.md shows is one.
+func TestReadmeTable(t *testing.T) {
+	data, err := os.ReadFile("../../specs/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(data), "```yaml\ngpu:")
+	block, _, _ := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("no table in specs/README.md")
+	}
+	table, err := Parse("README.md", []byte("gpu:"+block))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, ok := table.Entry("llama3")
+	if !ok || len(e.Kinds) != 1 || len(e.Kinds[0].Choices) != 2 || len(e.Kinds[0].Cases) != 2 {
+		t.Errorf("%+v", table)
+	}
+	if err := e.Check(llama3(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFileName(t *testing.T) {
+	for gpu, want := range map[string]string{"NVIDIA H200": "nvidia-h200.yaml", "NVIDIA A100-SXM4-80GB": "nvidia-a100-sxm4-80gb.yaml", "../x": "x.yaml"} {
+		if got := FileName(gpu); got != want {
+			t.Errorf("%s: %s, want %s", gpu, got, want)
+		}
+	}
+}
+
+func TestDiffers(t *testing.T) {
+	now := entry(t).Identity
+	if why := now.Differs(now); why != "" {
+		t.Errorf("the same: %s", why)
+	}
+	then := now
+	then.Driver = "driver 570"
+	if why := then.Differs(now); why != `the driver was driver 570 and is now driver 580.1, "CUDA 13.0"` {
+		t.Errorf("%s", why)
+	}
+	if why := then.Differs(Identity{Digest: now.Digest}); why != "" {
+		t.Errorf("of what is not known: %s", why)
+	}
+}
+
+func TestJournal(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j")
+	id := entry(t).Identity
+	j, err := OpenJournal(path, id, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{j.addCheck("a", ""), j.addCheck("b", "wrong"), j.addTime("c", []int64{1, 2}), j.Close()} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What a kill leaves: half a line.
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(`{"timed":"d","ns":[1`); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	for range 2 {
+		j, err = OpenJournal(path, id, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if failure, known := j.check("b"); !known || failure != "wrong" {
+			t.Errorf("b: %q, %v", failure, known)
+		}
+		if ns, known := j.time("c"); !known || len(ns) != 2 {
+			t.Errorf("c: %v, %v", ns, known)
+		}
+		if _, known := j.time("d"); known {
+			t.Errorf("half a line is known")
+		}
+		if err := errors.Join(j.addTime("e", []int64{3}), j.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := id
+	other.Driver = "another"
+	if _, err := OpenJournal(path, other, 1); err == nil || !strings.Contains(err.Error(), "the driver was") {
+		t.Errorf("another driver: %v", err)
+	}
+	if _, err := OpenJournal(path, id, 2); err == nil || !strings.Contains(err.Error(), "--seed 1") {
+		t.Errorf("another seed: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("no journal\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenJournal(path, id, 1); err == nil || !strings.Contains(err.Error(), "no journal, or damaged") {
+		t.Errorf("no journal: %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("gpu: x\nspecs: {a: {kinds: {extend: {choices: [{plan: {rows: 16}}]}}}}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if table, err := Parse("f.yaml", data); err == nil {
+			for _, e := range table.Entries {
+				_ = e.Check(spec.Spec{Model: spec.Model{QueryHeads: 4, KVHeads: 1, HeadDim: 64, VHeadDim: 64}, Cache: spec.Cache{PageSize: 16}})
+			}
+		}
+	})
+}
+
+func TestScoreModel(t *testing.T) {
+	s := llama3(t)
+	e := entry(t)
+	scores := ScoreModel(s, e, plan.NominalCeilings("sm_90a"))
+	if len(scores) != 2 || scores[0].Settings != 2 || scores[0].Regret < 0 || !scores[1].HeldOut {
+		t.Fatalf("%+v", scores)
+	}
+	if regret, n := MeanRegret(scores, true); n != 1 || regret != 0 {
+		t.Errorf("held out: %v of %d", regret, n)
+	}
+	if c := spearman([]float64{1, 2, 3, 4}, []float64{10, 20, 30, 40}); c != 1 {
+		t.Errorf("the same order: %v", c)
+	}
+	if c := spearman([]float64{1, 2, 3, 4}, []float64{4, 3, 2, 1}); c != -1 {
+		t.Errorf("the opposite order: %v", c)
+	}
+	if c := spearman([]float64{1, 1, 2, 2}, []float64{1, 2, 1, 2}); c != 0 {
+		t.Errorf("no order: %v", c)
+	}
+}
