@@ -39,6 +39,10 @@ func (c *buildCommand) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	tables, err := a.allTables(specs)
+	if err != nil {
+		return err
+	}
 	if err := retarget(specs, c.Target); err != nil {
 		return err
 	}
@@ -56,10 +60,10 @@ func (c *buildCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer compilation.stop()
-	bar := a.progress()
-	err = compilation.compile(ctx, all, build.Options{OnProgress: bar.set})
-	bar.end()
-	if err != nil {
+	if err := a.tune(all, tables, compilation.compiler); err != nil {
+		return err
+	}
+	if err := a.compile(ctx, compilation, all); err != nil {
 		return err
 	}
 	var folders []folder

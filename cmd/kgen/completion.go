@@ -31,6 +31,7 @@ func predictors() kongcompletion.Option {
 		"target":   words(spec.AllTargets),
 		"kernel":   words(spec.AllKinds),
 		"encoding": words(spec.AllEncodings),
+		"baseline": words(allBaselines),
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/kgen-project/kgen/gen/tune"
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/cuda/driver"
 )
@@ -35,6 +36,7 @@ type diagnosis struct {
 	GPU      gpu      `json:"gpu"`
 	Build    string   `json:"build"`  // what kgen build would compile with
 	Verify   string   `json:"verify"` // what kgen verify would run on
+	Plans    string   `json:"plans"`  // where the plans of the GPU's kernels come from; "" where there is none
 	Problems []string `json:"problems"`
 }
 
@@ -67,6 +69,9 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 	}
 	d.GPU = lookAtGPU(ctx)
 	d.conclude()
+	if d.GPU.Name != "" && d.GPU.Problem == "" {
+		d.Plans = plansOf(d.GPU, filepath.Join("specs", tunedFolder), tunedFolder)
+	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -183,6 +188,32 @@ func (d *diagnosis) conclude() {
 	}
 }
 
+// plansOf says which plans a GPU's kernels have: those of the tables in the folders.
+func plansOf(g gpu, folders ...string) string {
+	for _, folder := range folders {
+		path := filepath.Join(folder, tune.FileName(g.Name))
+		table, err := readTable(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return fmt.Sprintf("%s can't be read: %v", path, err)
+		case table.GPU != g.Name:
+			continue
+		}
+		var parts []string
+		for _, e := range table.Entries {
+			part := fmt.Sprintf("%s (%s)", e.Spec, e.Date)
+			if why := e.Differs(tune.Identity{GPU: g.Name, Driver: g.Driver}); why != "" {
+				part = fmt.Sprintf("%s (%s, but %s: run kgen tune again)", e.Spec, e.Date, why)
+			}
+			parts = append(parts, part)
+		}
+		return fmt.Sprintf("tuned by %s: %s", path, strings.Join(parts, ", "))
+	}
+	return fmt.Sprintf("the defaults: %s has none in %s; kgen tune SPEC makes one", g.Name, strings.Join(folders, " or "))
+}
+
 func (a *app) printDiagnosis(d diagnosis) error {
 	orNothing := func(s string) string {
 		if s == "" {
@@ -206,6 +237,9 @@ func (a *app) printDiagnosis(d diagnosis) error {
 	rows = append(rows, []string{"GPU", g, ""},
 		[]string{"build", "compiles with " + orNothing(d.Build), ""},
 		[]string{"verify", "runs on " + orNothing(d.Verify), ""})
+	if d.Plans != "" {
+		rows = append(rows, []string{"plans", d.Plans, ""})
+	}
 	for i, r := range rows {
 		if r[2] == "" {
 			rows[i] = r[:2]

@@ -91,9 +91,9 @@ func (a *app) compilation(ctx context.Context, choice build.Choice) (compilation
 	return compilation{compiler: isolated, cache: cubincache.Cache{Dir: p.cubins}, stop: stop}, nil
 }
 
-// compile compiles every kernel for every target of its plan, and completes
-// the manifests.
-func (c compilation) compile(ctx context.Context, all []generated, o build.Options) error {
+// compile compiles every kernel for every target of its plan, under a bar of
+// progress, and completes the manifests.
+func (a *app) compile(ctx context.Context, c compilation, all []generated) error {
 	var sources []build.Source
 	for _, g := range all {
 		for _, k := range g.output.Kernels {
@@ -102,7 +102,9 @@ func (c compilation) compile(ctx context.Context, all []generated, o build.Optio
 			}
 		}
 	}
-	cubins, err := build.Build(ctx, c.compiler, c.cache, sources, o)
+	bar := a.progress()
+	cubins, err := build.Build(ctx, c.compiler, c.cache, sources, build.Options{OnProgress: bar.set})
+	bar.end()
 	if err != nil {
 		return err
 	}
@@ -115,7 +117,9 @@ func (c compilation) compile(ctx context.Context, all []generated, o build.Optio
 		for j := range m.Kernels {
 			targets := m.Kernels[j].Targets
 			for t := range targets {
+				tuned := targets[t].Tuned
 				targets[t] = cubins[t].Figures
+				targets[t].Tuned = tuned
 			}
 			g.cubins = append(g.cubins, cubins[:len(targets)]...)
 			cubins = cubins[len(targets):]

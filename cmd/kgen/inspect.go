@@ -21,6 +21,7 @@ type inspectCommand struct {
 	CUDA     bool         `name:"cuda" xor:"form" help:"Print the CUDA source."`
 	PTX      bool         `name:"ptx" xor:"form" help:"Print the PTX."`
 	SASS     bool         `name:"sass" xor:"form" help:"Print the machine code's instructions."`
+	Shape    string       `placeholder:"CASE" xor:"form" help:"Show which plan a shape gets and why, such as extend:1x64/8192; needs no compiler."`
 	JSON     bool         `name:"json" xor:"form" help:"Print the table as JSON."`
 }
 
@@ -34,6 +35,10 @@ func (c *inspectCommand) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	tables, err := a.allTables([]spec.Spec{s})
+	if err != nil {
+		return err
+	}
 	specs := []spec.Spec{s}
 	if err := retarget(specs, c.Target); err != nil {
 		return err
@@ -41,11 +46,17 @@ func (c *inspectCommand) Run(ctx context.Context, a *app) error {
 	if err := onlyKinds(&specs[0], c.Kernel); err != nil {
 		return err
 	}
+	if c.Shape != "" {
+		return a.shape(specs[0], tables[0], c.Shape)
+	}
 	all, err := generate(specs)
 	if err != nil {
 		return err
 	}
 	if c.CUDA {
+		if err := a.tune(all, tables, nil); err != nil {
+			return err
+		}
 		for _, k := range all[0].output.Kernels {
 			if _, err := a.stdout.Write(k.Source); err != nil {
 				return err
@@ -58,13 +69,13 @@ func (c *inspectCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer compilation.stop()
+	if err := a.tune(all, tables, compilation.compiler); err != nil {
+		return err
+	}
 	if c.PTX {
 		return a.ptx(ctx, compilation.compiler, all[0].output.Kernels)
 	}
-	bar := a.progress()
-	err = compilation.compile(ctx, all, build.Options{OnProgress: bar.set})
-	bar.end()
-	if err != nil {
+	if err := a.compile(ctx, compilation, all); err != nil {
 		return err
 	}
 	switch {

@@ -27,6 +27,7 @@ type commands struct {
 	Import     importCommand     `cmd:"" help:"Turn a Hugging Face config.json into a spec."`
 	Verify     verifyCommand     `cmd:"" help:"Check a spec's kernels against float64 attention, on random cases."`
 	Bench      benchCommand      `cmd:"" help:"Time a spec's kernels on a GPU, beside what the hardware allows."`
+	Tune       tuneCommand       `cmd:"" help:"Measure which plans are the fastest on a GPU, for kgen build."`
 	Vendor     vendorCommand     `cmd:"" help:"Make a folder of a spec's kernels that needs nothing of kgen."`
 	Inspect    inspectCommand    `cmd:"" help:"Show a spec's kernels: what they use, their source, PTX or machine code."`
 	Demo       demoCommand       `cmd:"" help:"Serve requests that share documents, with and without one copy of their KV."`
@@ -48,6 +49,7 @@ type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	getenv         func(string) string
+	args           []string // without the program's name
 }
 
 // usageError is a mistake of the caller.
@@ -65,7 +67,7 @@ func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 // run carries out one command line and returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
 	out := &checkedWriter{w: stdout}
-	a := &app{stdin: stdin, stdout: out, stderr: stderr, getenv: getenv}
+	a := &app{stdin: stdin, stdout: out, stderr: stderr, getenv: getenv, args: args}
 	err := a.command(ctx, args)
 	if err == nil {
 		err = out.err

@@ -49,10 +49,7 @@ func (c *vendorCommand) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	bar := a.progress()
-	err = compilation.compile(ctx, all, build.Options{OnProgress: bar.set})
-	bar.end()
-	if err != nil {
+	if err := a.compile(ctx, compilation, all); err != nil {
 		return err
 	}
 	g := all[0]

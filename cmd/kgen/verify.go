@@ -5,16 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/kgen-project/kgen/gen/build"
+	"github.com/kgen-project/kgen/gen/emit"
 	"github.com/kgen-project/kgen/gen/emulate"
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/gen/tune"
 	"github.com/kgen-project/kgen/gen/verify"
 	"github.com/kgen-project/kgen/runtime/cpu"
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/cuda/driver"
 	"github.com/kgen-project/kgen/runtime/kernel"
+	"github.com/kgen-project/kgen/templates"
 )
 
 type verifyCommand struct {
@@ -37,6 +41,10 @@ func (verifyCommand) Help() string {
 
 func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 	s, err := a.readSpec(c.Spec)
+	if err != nil {
+		return err
+	}
+	entries, err := a.tables(s)
 	if err != nil {
 		return err
 	}
@@ -71,14 +79,22 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 	case dev.Info().EmulatesSource:
 		rounds, err = roundsOf(chosen, s)
 	}
-	reports := []verifyReport{}
+	if err == nil && c.Backend != "cpu" {
+		rounds = append(rounds, tunedRounds(chosen, s, entries, dev.Info())...)
+	}
+	reports := []verify.Report{}
 	for _, r := range rounds {
 		if err != nil {
 			break
 		}
 		var report verify.Report
-		report, err = a.verify(ctx, dev, provide, r, o)
-		reports = append(reports, verifyReport{r.target, report})
+		if r.plan == nil {
+			report, err = a.verify(ctx, dev, provide, r, o)
+		} else if report, err = a.verifyPlan(ctx, dev, r, o); err == nil {
+			report.Plan = r.plan.Layout().String()
+		}
+		report.Target = r.target
+		reports = append(reports, report)
 	}
 	if err = errors.Join(err, dev.Close()); err != nil {
 		return err
@@ -86,13 +102,7 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 	return c.report(a, reports)
 }
 
-// verifyReport is the report of one round.
-type verifyReport struct {
-	Target spec.Target `json:"target,omitempty"` // whose plans were run; "": the device's
-	verify.Report
-}
-
-func (c *verifyCommand) report(a *app, reports []verifyReport) error {
+func (c *verifyCommand) report(a *app, reports []verify.Report) error {
 	if c.JSON {
 		if err := a.json(reports); err != nil {
 			return err
@@ -102,10 +112,15 @@ func (c *verifyCommand) report(a *app, reports []verifyReport) error {
 	for _, r := range reports {
 		wrong = wrong || !r.OK()
 		if !c.JSON {
-			if len(reports) > 1 {
+			switch {
+			case r.Plan != "":
+				fmt.Fprintf(a.stdout, "tuned plan %s of %s: ", r.Plan, r.Target)
+			case len(reports) > 1 && r.Target != "":
 				fmt.Fprintf(a.stdout, "plans of %s: ", r.Target)
+			case len(reports) > 1:
+				fmt.Fprint(a.stdout, "default plans: ")
 			}
-			fmt.Fprint(a.stdout, r.Report)
+			fmt.Fprint(a.stdout, r)
 		}
 	}
 	if wrong {
@@ -119,6 +134,7 @@ type round struct {
 	spec   spec.Spec
 	target spec.Target
 	kinds  []spec.Kind
+	plan   *plan.Plan // that is run in the place of its kind's default, or nil
 }
 
 // roundsOf gives each target of the spec a round with the kinds whose plan no
@@ -142,6 +158,52 @@ func roundsOf(chosen, s spec.Spec) ([]round, error) {
 		}
 	}
 	return rounds, nil
+}
+
+// tunedRounds gives each plan of the tables that is no target's default a round: of
+// the device's own table, or for the emulator of all.
+func tunedRounds(chosen, s spec.Spec, entries []tune.Entry, device cuda.Info) []round {
+	var rounds []round
+	for _, e := range entries {
+		if !slices.Contains(s.Targets, e.Target) || !device.EmulatesSource && e.GPU != device.Name {
+			continue
+		}
+		seen := map[string]bool{}
+		for _, rule := range e.Tuned().Rules {
+			p, misfit := plan.Make(s, rule.Kind, e.Target, rule.Layout)
+			usual, err := plan.Choose(s, rule.Kind, e.Target)
+			name := string(rule.Kind) + rule.Layout.String()
+			if misfit != nil || err != nil || seen[name] || usual.Layout() == rule.Layout || !slices.Contains(chosen.Kinds, rule.Kind) {
+				continue
+			}
+			seen[name] = true
+			r := round{spec: s, target: e.Target, kinds: []spec.Kind{rule.Kind}, plan: &p}
+			r.spec.Targets = []spec.Target{e.Target}
+			rounds = append(rounds, r)
+		}
+	}
+	return rounds
+}
+
+// verifyPlan verifies one plan; siblings in other encodings that can have it have it too.
+func (a *app) verifyPlan(ctx context.Context, dev cuda.Device, r round, o verify.Options) (verify.Report, error) {
+	places, err := a.places()
+	if err != nil {
+		return verify.Report{}, err
+	}
+	provide := verify.Emitted(dev, func(s spec.Spec) (emit.Output, error) {
+		plans, err := plan.All(s)
+		if err != nil {
+			return emit.Output{}, err
+		}
+		for i := range plans {
+			if p, misfit := plan.Make(s, r.plan.Kind, r.target, r.plan.Layout()); plans[i].Kind == p.Kind && misfit == nil {
+				plans[i] = p
+			}
+		}
+		return emit.Emit(s, plans, templates.FS)
+	}, compileWith(places))
+	return a.verify(ctx, dev, provide, r, o)
 }
 
 func (a *app) verify(ctx context.Context, dev cuda.Device, provide verify.Provider, r round, o verify.Options) (verify.Report, error) {

@@ -21,7 +21,7 @@ import (
 
 // buildKgen builds kgen from this tree and returns its path.
 func buildKgen(t *testing.T) string {
-	watch(t, "../../cmd", "../../gen", "../../runtime", "../../templates")
+	watch(t, "../../cmd", "../../gen", "../../runtime", "../../templates", "../device")
 	path := filepath.Join(t.TempDir(), "kgen")
 	build := exec.Command("go", "build", "-o", path, "../../cmd/kgen")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

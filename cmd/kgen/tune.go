@@ -1,0 +1,379 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kgen-project/kgen/gen/bench"
+	"github.com/kgen-project/kgen/gen/build"
+	"github.com/kgen-project/kgen/gen/emulate"
+	"github.com/kgen-project/kgen/gen/plan"
+	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/gen/tune"
+	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/cuda/driver"
+	"github.com/kgen-project/kgen/runtime/kernel"
+)
+
+type tuneCommand struct {
+	Spec       string        `arg:"" help:"A YAML file; - is standard input." predictor:"spec"`
+	Backend    string        `enum:"gpu,emulator" default:"gpu" help:"gpu, or emulator: the same run with counted work in place of times."`
+	Budget     time.Duration `default:"5m" placeholder:"TIME" help:"Of the whole run (default: 5m); 0: no limit."`
+	Output     string        `short:"o" placeholder:"FILE" help:"The table (default: tuned/<gpu model>.yaml beside the spec)."`
+	Journal    string        `placeholder:"FILE" help:"Keeps what is measured, for a run after an interrupted one (default: beside the table; removed at the end)."`
+	Kernel     []string      `placeholder:"KIND" help:"Only these kernel kinds." predictor:"kernel"`
+	Target     string        `placeholder:"SM" help:"The target whose plans are tuned (default: the spec's closest to the device)." predictor:"target"`
+	Case       []string      `placeholder:"CASE" help:"Cases in place of the usual ones, as for kgen bench."`
+	Candidates int           `default:"32" placeholder:"N" help:"Plans of a kind that are tried (default: 32)."`
+	Repeats    int           `default:"31" placeholder:"N" help:"Times of a setting in the last round (default: 31)."`
+	CheckCases int           `default:"4" placeholder:"N" help:"Random cases that each plan is checked by (default: 4)."`
+	Compiler   build.Choice  `enum:"auto,nvrtc,nvcc" default:"auto" help:"auto, nvrtc or nvcc."`
+	Seed       uint64        `default:"1" placeholder:"S" help:"Of all data (default: 1)."`
+	Score      string        `placeholder:"FILE" help:"Measure nothing: score the cost model against this table."`
+	JSON       bool          `name:"json" help:"Print the report as JSON."`
+}
+
+func (tuneCommand) Help() string {
+	return `It compiles the plans that the cost model thinks most of, checks each against float64 attention, times them with a cold L2 cache, and writes ` +
+		`which one is the fastest for which lengths of sequences. kgen build reads the table. A run that was interrupted goes on where it was when it is started again.`
+}
+
+func (c *tuneCommand) Run(ctx context.Context, a *app) error {
+	s, err := a.readSpec(c.Spec)
+	if err != nil {
+		return err
+	}
+	if c.Score != "" {
+		return c.score(a, s)
+	}
+	o := tune.Options{Candidates: c.Candidates, Repeats: c.Repeats, CheckCases: c.CheckCases, Budget: c.Budget, Seed: c.Seed}
+	if c.Candidates < 1 || c.Repeats < 1 || c.CheckCases < 1 || c.Budget < 0 {
+		return usagef("--candidates, --repeats, --check-cases and --budget are positive numbers")
+	}
+	if c.Output == "" && c.Spec == "-" {
+		return usagef("a spec from standard input has no folder for its table: give --output")
+	}
+	if o.Kinds, err = parseWords("kernel", c.Kernel, tune.Kinds); err != nil {
+		return err
+	}
+	if o.Cases, o.Kinds, err = c.cases(o.Kinds); err != nil {
+		return err
+	}
+	for _, k := range o.Kinds {
+		if !slices.Contains(s.Kinds, k) {
+			return usagef("spec %s has no kernel %s: add it to the spec's kernels", s.Name, k)
+		}
+	}
+	if _, err := generate([]spec.Spec{s}); err != nil {
+		return err
+	}
+	dev, m, id, err := c.machine(ctx, a, &s)
+	if err != nil {
+		return err
+	}
+	defer m.stop()
+	o.Target = id.Target
+	o.Ceilings = plan.NominalCeilings(id.Target)
+	o.Ceilings.Multiprocessors = dev.Info().Multiprocessors
+	entry, path, err := c.tune(ctx, a, s, m.Machine, id, o)
+	if err = errors.Join(err, dev.Close()); err != nil {
+		return err
+	}
+	return c.report(a, entry, path)
+}
+
+// cases are those of --case, and the kinds that they have, of the chosen ones.
+func (c *tuneCommand) cases(kinds []spec.Kind) ([]tune.Case, []spec.Kind, error) {
+	var cases []tune.Case
+	var have []spec.Kind
+	for _, text := range c.Case {
+		one, err := bench.ParseCase(text)
+		if err != nil {
+			return nil, nil, usagef("%v", err)
+		}
+		cases = append(cases, tune.Case{Case: one})
+	}
+	if cases == nil {
+		return nil, kinds, nil
+	}
+	for _, k := range tune.Kinds {
+		for _, one := range cases {
+			if tune.KindOf(one.Case) == k && (kinds == nil || slices.Contains(kinds, k)) && !slices.Contains(have, k) {
+				have = append(have, k)
+			}
+		}
+	}
+	if have == nil {
+		return nil, nil, usagef("no --case is of a --kernel: give cases of %v, or leave out --kernel", kinds)
+	}
+	return cases, have, nil
+}
+
+// tuneMachine is a machine with what must be stopped in the end.
+type tuneMachine struct {
+	tune.Machine
+	stop func()
+}
+
+// machine opens the device and says what measurements are of.
+func (c *tuneCommand) machine(ctx context.Context, a *app, s *spec.Spec) (dev cuda.Device, m tuneMachine, id tune.Identity, err error) {
+	p, err := a.places()
+	if err != nil {
+		return nil, m, id, err
+	}
+	m.stop = func() {}
+	if c.Backend == "emulator" {
+		emulator, err := emulate.Open(ctx, emulate.Options{CacheDir: p.emulator, Seed: c.Seed})
+		if err != nil {
+			return nil, m, id, err
+		}
+		m.Count = func() time.Duration { return tune.Counted(emulator.TakeCounters()) }
+		dev = emulator
+	} else {
+		if dev, err = driver.Open(ctx, 0); err != nil {
+			return nil, m, id, err
+		}
+	}
+	defer func() {
+		if err != nil {
+			m.stop()
+			err = errors.Join(err, dev.Close())
+		}
+	}()
+	info := dev.Info()
+	m.Device = dev
+	id = tune.Identity{Spec: s.Name, Digest: spec.Digest(*s), GPU: info.Name, Driver: info.Driver, Sources: tune.Sources()}
+	if id.Target, err = c.target(*s, info); err != nil {
+		return nil, m, id, err
+	}
+	if c.Backend == "emulator" {
+		id.Compiler, id.Driver = info.Driver, "none"
+		return dev, m, id, nil
+	}
+	compilation, err := a.compilation(ctx, c.Compiler)
+	if err != nil {
+		return nil, m, id, err
+	}
+	m.stop = compilation.stop
+	m.Compile = func(ctx context.Context, s build.Source) (build.Cubin, error) {
+		cubins, err := build.Build(ctx, compilation.compiler, compilation.cache, []build.Source{s}, build.Options{})
+		if err != nil {
+			return build.Cubin{}, err
+		}
+		return cubins[0], nil
+	}
+	id.Compiler = compilerName(compilation.compiler)
+	return dev, m, id, nil
+}
+
+// target is the one whose plans are tuned.
+func (c *tuneCommand) target(s spec.Spec, info cuda.Info) (spec.Target, error) {
+	targets := s.Targets
+	if c.Target != "" {
+		given, err := parseWords("target", []string{c.Target}, spec.AllTargets)
+		if err != nil {
+			return "", err
+		}
+		targets = given
+	}
+	if info.EmulatesSource {
+		return targets[len(targets)-1], nil
+	}
+	var words []string
+	for _, t := range targets {
+		words = append(words, string(t))
+	}
+	closest, err := kernel.Closest(words, info)
+	if err == nil && closest == "" {
+		err = usagef("none of the targets %v runs on %s, compute capability %d.%d: add one that does to the spec", targets, info.Name, info.Major, info.Minor)
+	}
+	return spec.Target(closest), err
+}
+
+// tune runs, writes the table, and returns its new entry.
+func (c *tuneCommand) tune(ctx context.Context, a *app, s spec.Spec, m tune.Machine, id tune.Identity, o tune.Options) (tune.Entry, string, error) {
+	path := c.Output
+	if path == "" {
+		path = filepath.Join(filepath.Dir(c.Spec), tunedFolder, tune.FileName(id.GPU))
+	}
+	table := tune.Table{GPU: id.GPU}
+	switch old, err := readTable(path); {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return tune.Entry{}, path, err
+	case old.GPU != id.GPU:
+		return tune.Entry{}, path, usagef("%s is a table of %s, and this is %s: give another --output", path, old.GPU, id.GPU)
+	default:
+		table = old
+		for _, e := range old.Entries {
+			if why := e.Differs(id); e.Spec == s.Name && why != "" {
+				fmt.Fprintf(a.stderr, "kgen: %s: %s is measured again: %s\n", path, s.Name, why)
+			}
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return tune.Entry{}, path, err
+	}
+	journalPath := c.Journal
+	if journalPath == "" {
+		journalPath = strings.TrimSuffix(path, ".yaml") + "." + s.Name + ".journal"
+	}
+	journal, err := tune.OpenJournal(journalPath, id, c.Seed)
+	if err != nil {
+		return tune.Entry{}, path, err
+	}
+	if checks, times := journal.Known(); checks+times > 0 {
+		fmt.Fprintf(a.stderr, "kgen: %s has %d checks and %d times of a run before; they are not made again\n", journalPath, checks, times)
+	}
+	bar := a.progress()
+	o.Progress = func(stage string, done, total int) { bar.set(done, total, stage) }
+	entry, err := tune.Run(ctx, m, s, journal, o)
+	bar.end()
+	if checks, times := journal.Known(); err != nil && checks+times > 0 {
+		fmt.Fprintf(a.stderr, "kgen: %s has %d checks and %d times; the same command goes on from there\n", journalPath, checks, times)
+	}
+	if err = errors.Join(err, journal.Close()); err != nil {
+		return tune.Entry{}, path, err
+	}
+	entry.Identity, entry.Date = id, time.Now().UTC().Format(time.DateOnly)
+	if err := replaceFile(path, table.With(entry).Marshal()); err != nil {
+		return tune.Entry{}, path, err
+	}
+	if c.Journal == "" {
+		err = os.Remove(journalPath)
+	}
+	return entry, path, err
+}
+
+// tuneReport is what a run found, for programs.
+type tuneReport struct {
+	Spec     string       `json:"spec"`
+	GPU      string       `json:"gpu"`
+	Table    string       `json:"table"`
+	Choices  []tuneChoice `json:"choices"`
+	Gain     float64      `json:"gain"` // geometric mean over all cases that choices were made by
+	Worst    float64      `json:"worst"`
+	HeldOut  float64      `json:"held_out_gain"`
+	Rejected []string     `json:"rejected"`
+	Seconds  float64      `json:"seconds"`
+}
+
+type tuneChoice struct {
+	Kind    spec.Kind `json:"kind"`
+	Query   int       `json:"query,omitempty"` // at most; 0: any
+	Keys    int       `json:"keys,omitempty"`
+	Setting string    `json:"setting"`
+	Default bool      `json:"default"`
+	Gain    float64   `json:"gain"`
+}
+
+func (c *tuneCommand) report(a *app, e tune.Entry, path string) error {
+	r := tuneReport{Spec: e.Spec, GPU: e.GPU, Table: path, Choices: []tuneChoice{}, Rejected: []string{}}
+	var rows [][]string
+	limit := func(n int) string {
+		if n == 0 {
+			return "any"
+		}
+		return fmt.Sprintf("to %d", n)
+	}
+	wrong := false
+	for _, k := range e.Kinds {
+		for _, choice := range k.Choices {
+			usual := choice.Setting == k.Usual()
+			r.Choices = append(r.Choices, tuneChoice{k.Kind, choice.Query, choice.Keys, choice.Setting.String(), usual, choice.Gain})
+			gain := fmt.Sprintf("%+.1f%%", 100*choice.Gain)
+			switch {
+			case !choice.Measured:
+				gain = "not measured"
+			case usual:
+				gain = "the default"
+			}
+			rows = append(rows, []string{string(k.Kind), limit(choice.Query), limit(choice.Keys), choice.Setting.String(), gain})
+		}
+		for _, x := range k.Rejected {
+			r.Rejected = append(r.Rejected, fmt.Sprintf("%s %s: %s", k.Kind, x.Layout, x.Why))
+			wrong = wrong || x.Wrong
+		}
+	}
+	r.Gain, r.Worst = e.Gain(false)
+	r.HeldOut, _ = e.Gain(true)
+	for _, stage := range e.Took {
+		r.Seconds += stage.Time.Seconds()
+	}
+	var err error
+	if c.JSON {
+		err = a.json(r)
+	} else {
+		err = r.print(a, rows, e.Took)
+	}
+	if err == nil && wrong {
+		err = errors.New("some plans give wrong results: see what is not ranked")
+	}
+	return err
+}
+
+// print shows a report to people.
+func (r tuneReport) print(a *app, rows [][]string, stages []tune.Stage) error {
+	fmt.Fprintf(a.stdout, "%s on %s, in %s\n", r.Spec, r.GPU, r.Table)
+	if err := a.table([]string{"kind", "query", "keys", "plan", "against the default"}, rows); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stdout, "all cases: %+.1f%%, the worst %+.1f%%; held-out cases: %+.1f%%\n", 100*r.Gain, 100*r.Worst, 100*r.HeldOut)
+	for _, x := range r.Rejected {
+		fmt.Fprintln(a.stdout, "not ranked:", x)
+	}
+	var took []string
+	for _, stage := range stages {
+		took = append(took, fmt.Sprintf("%s %.1f s", stage.Name, stage.Time.Seconds()))
+	}
+	_, err := fmt.Fprintf(a.stdout, "took: %s\n", strings.Join(took, ", "))
+	return err
+}
+
+// score compares the cost model with a table.
+func (c *tuneCommand) score(a *app, s spec.Spec) error {
+	table, err := readTable(c.Score)
+	if err != nil {
+		return usageError{err}
+	}
+	e, ok := table.Entry(s.Name)
+	if !ok {
+		return usagef("%s has nothing of %s", c.Score, s.Name)
+	}
+	if why := e.Differs(tune.Identity{Digest: spec.Digest(s)}); why != "" {
+		return usagef("%s: %s: %s; run kgen tune again", c.Score, s.Name, why)
+	}
+	if err := e.Check(s); err != nil {
+		return err
+	}
+	scores := tune.ScoreModel(s, e, plan.NominalCeilings(e.Target))
+	if c.JSON {
+		return a.json(scores)
+	}
+	var rows [][]string
+	for _, x := range scores {
+		held := ""
+		if x.HeldOut {
+			held = "held out"
+		}
+		rows = append(rows, []string{x.Case, held, fmt.Sprint(x.Settings), fmt.Sprintf("%.2f", x.Correlation), x.Pick, x.Best, fmt.Sprintf("%.1f%%", 100*x.Regret),
+			microseconds(x.Predicted), microseconds(x.Measured)})
+	}
+	if err := a.table([]string{"case", "", "settings", "rank correlation", "pick", "best", "regret", "predicted us", "measured us"}, rows); err != nil {
+		return err
+	}
+	for _, heldOut := range []bool{false, true} {
+		if regret, n := tune.MeanRegret(scores, heldOut); n > 0 {
+			fmt.Fprintf(a.stdout, "mean regret of %d %s: %.1f%%\n", n, map[bool]string{false: "cases", true: "held-out cases"}[heldOut], 100*regret)
+		}
+	}
+	return nil
+}
+
+func microseconds(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d.Nanoseconds())/1e3) }

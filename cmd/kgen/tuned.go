@@ -1,0 +1,180 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/kgen-project/kgen/gen/build"
+	"github.com/kgen-project/kgen/gen/emit"
+	"github.com/kgen-project/kgen/gen/plan"
+	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/gen/tune"
+	"github.com/kgen-project/kgen/templates"
+)
+
+// tunedFolder is beside a spec, and has a table for each GPU model.
+const tunedFolder = "tuned"
+
+func readTable(path string) (tune.Table, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return tune.Table{}, err
+	}
+	if info.Size() > maxInput {
+		return tune.Table{}, fmt.Errorf("%s has more than %s: it is no table", path, sizeText(maxInput))
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return tune.Table{}, err
+	}
+	return tune.Parse(path, data)
+}
+
+// tables are what was tuned of a spec: the entries of its name in all tables of the
+// folder tuned beside its file. An entry of another digest is left out, with a
+// sentence; one with a plan that can't be a kernel is an error of its file.
+func (a *app) tables(s spec.Spec) ([]tune.Entry, error) {
+	file := s.Positions[""].File
+	if file == "" || file == stdinName {
+		return nil, nil
+	}
+	folder := filepath.Join(filepath.Dir(file), tunedFolder)
+	files, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, usageError{err}
+	}
+	var entries []tune.Entry
+	var bad spec.Errors
+	from := map[string]string{}
+	for _, f := range files {
+		path := filepath.Join(folder, f.Name())
+		if f.IsDir() || filepath.Ext(path) != ".yaml" || f.Name()[0] == '.' {
+			continue
+		}
+		table, err := readTable(path)
+		if errs := (spec.Errors)(nil); errors.As(err, &errs) {
+			bad = append(bad, errs...)
+			continue
+		} else if err != nil {
+			return nil, usageError{err}
+		}
+		if first, taken := from[table.GPU]; taken {
+			return nil, usagef("%s and %s are both tables of %s: remove one", first, path, table.GPU)
+		}
+		from[table.GPU] = path
+		e, ok := table.Entry(s.Name)
+		if !ok || !a.current(path, e, tune.Identity{Digest: spec.Digest(s)}) {
+			continue
+		}
+		if errs := (spec.Errors)(nil); errors.As(e.Check(s), &errs) {
+			bad = append(bad, errs...)
+		}
+		entries = append(entries, e)
+	}
+	if bad != nil {
+		return nil, bad
+	}
+	return entries, nil
+}
+
+func (a *app) allTables(specs []spec.Spec) ([][]tune.Entry, error) {
+	var all [][]tune.Entry
+	var bad spec.Errors
+	for _, s := range specs {
+		entries, err := a.tables(s)
+		if errs := (spec.Errors)(nil); errors.As(err, &errs) {
+			bad = append(bad, errs...)
+		} else if err != nil {
+			return nil, err
+		}
+		all = append(all, entries)
+	}
+	if bad != nil {
+		return nil, bad
+	}
+	return all, nil
+}
+
+// compilerName is a compiler as tables have it.
+func compilerName(c build.Compiler) string { return c.ID() + " " + c.Version() }
+
+// tune emits specs again, with the plans of their tables. c is what will compile
+// them, or nil.
+func (a *app) tune(all []generated, tables [][]tune.Entry, c build.Compiler) (err error) {
+	var now tune.Identity
+	if c != nil {
+		now.Compiler = compilerName(c)
+	}
+	for i := range all {
+		tuned := a.rules(all[i].spec, tables[i], now)
+		if tuned == nil {
+			continue
+		}
+		if all[i].output, err = emitTuned(all[i].spec, tuned); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// current tells whether what was measured still is of now, and says so where not.
+func (a *app) current(path string, e tune.Entry, now tune.Identity) bool {
+	why := e.Differs(now)
+	if why != "" {
+		fmt.Fprintf(a.stderr, "kgen: %s: %s is not used: %s; run kgen tune again\n", path, e.Spec, why)
+	}
+	return why == ""
+}
+
+// rules are those of the entries for the targets of a spec, as far as they were
+// measured with what is known of now.
+func (a *app) rules(s spec.Spec, entries []tune.Entry, now tune.Identity) []plan.Tuned {
+	var out []plan.Tuned
+	for _, e := range entries {
+		if now.GPU != "" && now.GPU != e.GPU || !slices.Contains(s.Targets, e.Target) {
+			continue
+		}
+		if a.current(filepath.Join(tunedFolder, tune.FileName(e.GPU)), e, now) {
+			out = append(out, e.Tuned())
+		}
+	}
+	return out
+}
+
+// emitTuned emits a spec with the plans of GPU models, for the kinds that it has.
+func emitTuned(s spec.Spec, tuned []plan.Tuned) (emit.Output, error) {
+	tuned = slices.Clone(tuned)
+	for i, t := range tuned {
+		tuned[i].Rules = slices.DeleteFunc(slices.Clone(t.Rules), func(r plan.Rule) bool { return !slices.Contains(s.Kinds, r.Kind) })
+	}
+	plans, err := plan.All(s)
+	if err != nil {
+		return emit.Output{}, err
+	}
+	if plans, err = plan.WithTuned(s, plans, tuned); err != nil {
+		return emit.Output{}, err
+	}
+	out, err := emit.Emit(s, plans, templates.FS)
+	if err != nil {
+		return emit.Output{}, err
+	}
+	return out, out.Tune(tuned)
+}
+
+// tunedOnly emits specs of one encoding with the plans of GPU models, and others with
+// their defaults: what is tuned for one encoding says nothing of another.
+func tunedOnly(encoding spec.Encoding, tuned []plan.Tuned) func(spec.Spec) (emit.Output, error) {
+	return func(s spec.Spec) (emit.Output, error) {
+		if s.Cache.Encoding != encoding {
+			return emitTuned(s, nil)
+		}
+		return emitTuned(s, tuned)
+	}
+}
