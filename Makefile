@@ -6,8 +6,9 @@ KGEN   := bin/kgen
 SPECS  := specs/llama2_7b.yaml specs/llama3.yaml specs/smollm2_135m.yaml
 RACE   := ./runtime/... ./gen/build ./gen/subprocess ./gen/toolchain
 CASES  ?= 500
+SOAK   ?= 1h
 
-.PHONY: all kgen compiler toolchain test lint generate gorgonia device-test clean
+.PHONY: all kgen compiler toolchain test soak lint generate gorgonia device-test clean
 
 # Build Llama-3's kernels and check them on the CPU.
 all: kgen compiler
@@ -31,6 +32,10 @@ test: compiler
 	@if command -v "$$($(GO) env CC)" >/dev/null; then set -x; KGEN_SERVE_OPERATIONS=100000 CGO_ENABLED=1 $(GO) test -race $(RACE); \
 	else echo "no C compiler: go test -race is left out"; fi
 
+# The engine under random operations and faults: its memory must stay flat.
+soak:
+	$(GO) test ./runtime/serve -count=1 -v -run '^TestSoak$$' -soak $(SOAK) -timeout 0
+
 lint:
 	@test -z "$$(gofmt -l .)" || { echo "gofmt these:"; gofmt -l .; exit 1; }
 	CGO_ENABLED=0 $(GO) vet ./...
@@ -45,9 +50,18 @@ generate: toolchain
 gorgonia:
 	tests/gorgonia/build.sh
 
-# For a machine with an NVIDIA GPU.
+# For a machine with an NVIDIA GPU: both bindings of libcuda, what kgen vendor
+# writes, built as a stranger does, the demo, and every spec's kernels.
+VENDORED := bin/vendored
 device-test: kgen compiler
-	CGO_ENABLED=0 $(GO) test -count=1 -v ./tests/device
+	CGO_ENABLED=0 $(GO) test -count=1 -v -timeout 20m ./tests/device
+	tests/gorgonia/build.sh bin/gorgonia.test
+	cd tests/device && ../../bin/gorgonia.test -test.v -test.run /gorgonia
+	$(KGEN) vendor specs/llama3.yaml --to $(VENDORED)/c --lang c
+	cd $(VENDORED)/c && $${CC:-cc} -std=c11 -O2 -o example example.c llama3.c -ldl -lm && ./example
+	$(KGEN) vendor specs/llama3.yaml --to $(VENDORED)/go --lang go
+	cd $(VENDORED)/go && GOWORK=off CGO_ENABLED=0 $(GO) test -count=1 -v .
+	$(KGEN) demo
 	for spec in $(SPECS); do $(KGEN) verify $$spec --backend gpu --encoding segment,raw,baked --cases $(CASES) --seed 1 || exit 1; done
 
 clean:

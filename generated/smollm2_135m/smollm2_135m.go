@@ -20,7 +20,9 @@
 //	extend      extend_sm80_r128k64s2w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
 //	decode      decode_sm80_r16k16s2w4.cu
-//	decode      decode_sm90_r16k64s4w7.cu
+//	decode      decode_sm90_r16k64s4w8.cu
+//	shared_decode shared_decode_sm80_r128k64s2w4.cu
+//	shared_decode shared_decode_sm90_r128k128s2w12.cu
 //	merge       merge_sm80.cu
 //	materialise materialise_sm80.cu
 package smollm2_135m
@@ -41,7 +43,9 @@ import (
 //go:embed extend_sm80_r128k64s2w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
 //go:embed decode_sm80_r16k16s2w4.cu
-//go:embed decode_sm90_r16k64s4w7.cu
+//go:embed decode_sm90_r16k64s4w8.cu
+//go:embed shared_decode_sm80_r128k64s2w4.cu
+//go:embed shared_decode_sm90_r128k128s2w12.cu
 //go:embed merge_sm80.cu
 //go:embed materialise_sm80.cu
 var files embed.FS
@@ -49,7 +53,7 @@ var files embed.FS
 // The spec.
 const (
 	SpecName    = "smollm2_135m"                                                     // name of the spec
-	SpecDigest  = "32eb0cc33a2349bd266ebc75175945b63aabfb5aaee6109a901e097f1507f023" // identity of the resolved spec
+	SpecDigest  = "9478a170ec25a2d6944e31c91db982a6fefef423964cbc8bd95469c6fb0d80ed" // identity of the resolved spec
 	QueryHeads  = 9                                                                  // of the whole model; a launch may have any multiple of the group
 	KVHeads     = 3                                                                  // of the whole model; a launch may have any number
 	Group       = 3                                                                  // query heads that share one KV head
@@ -66,13 +70,14 @@ const (
 	SinkTokens  = 0                                                                  // positions below this are seen whatever the window
 	SinkLogits  = false                                                              // a launch gives a learned logit for each query head
 	SoftCap     = 0.0                                                                // score = cap * tanh(score / cap); 0: none
+	Sharing     = "fastest"                                                          // fastest, or bitwise: the bits of a result never depend on who else holds a chunk
 	Scale       = 0.125                                                              // AttendParams.Scale of the model
 	RopeScale   = 1.0                                                                // AttendParams.RopeScale of the model
 )
 
-// The sources read version 2 of the launch parameters. With another version
+// The sources read version 4 of the launch parameters. With another version
 // this line does not compile: generate the package again.
-var _ = [1]struct{}{}[abi.Version-2]
+var _ = [1]struct{}{}[abi.Version-4]
 
 // Bundle returns the sources, what is known of them, and the machine code that
 // is embedded.
@@ -119,7 +124,7 @@ func Bundle() kernel.Bundle {
 				Stages:      2,
 				Warps:       12,
 				Group:       Group,
-				SharedBytes: 99328,
+				SharedBytes: 115712,
 				Source:      read("prefill_sm90_r128k128s2w12.cu"),
 			},
 			{
@@ -147,7 +152,7 @@ func Bundle() kernel.Bundle {
 				Stages:      2,
 				Warps:       12,
 				Group:       Group,
-				SharedBytes: 99328,
+				SharedBytes: 115712,
 				Source:      read("extend_sm90_r128k128s2w12.cu"),
 			},
 			{
@@ -166,17 +171,45 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindDecode,
-				Entry:       "kgen_smollm2_135m_decode_sm90_r16k64s4w7",
-				File:        "decode_sm90_r16k64s4w7.cu",
+				Entry:       "kgen_smollm2_135m_decode_sm90_r16k64s4w8",
+				File:        "decode_sm90_r16k64s4w8.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
 				Rows:        16,
 				Keys:        64,
 				Stages:      4,
-				Warps:       7,
+				Warps:       8,
 				Group:       Group,
-				SharedBytes: 91136,
-				Source:      read("decode_sm90_r16k64s4w7.cu"),
+				SharedBytes: 112640,
+				Source:      read("decode_sm90_r16k64s4w8.cu"),
+			},
+			{
+				Kind:        abi.KindSharedDecode,
+				Entry:       "kgen_smollm2_135m_shared_decode_sm80_r128k64s2w4",
+				File:        "shared_decode_sm80_r128k64s2w4.cu",
+				Family:      "sm80",
+				Targets:     []string{"sm_80"},
+				Rows:        128,
+				Keys:        64,
+				Stages:      2,
+				Warps:       4,
+				Group:       Group,
+				SharedBytes: 51456,
+				Source:      read("shared_decode_sm80_r128k64s2w4.cu"),
+			},
+			{
+				Kind:        abi.KindSharedDecode,
+				Entry:       "kgen_smollm2_135m_shared_decode_sm90_r128k128s2w12",
+				File:        "shared_decode_sm90_r128k128s2w12.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Rows:        128,
+				Keys:        128,
+				Stages:      2,
+				Warps:       12,
+				Group:       Group,
+				SharedBytes: 115712,
+				Source:      read("shared_decode_sm90_r128k128s2w12.cu"),
 			},
 			{
 				Kind:        abi.KindMerge,
@@ -187,6 +220,7 @@ func Bundle() kernel.Bundle {
 				Warps:       4,
 				Group:       Group,
 				SharedBytes: 0,
+				Early:       true,
 				Source:      read("merge_sm80.cu"),
 			},
 			{
@@ -323,6 +357,21 @@ func (k *Kernels) Decode(stream cuda.Stream, p abi.AttendParams) error {
 	return k.set.Decode(stream, p)
 }
 
+// SharedDecode attends from the query tokens of all sequences that hold a
+// chunk, each at its own offset, with one read of its keys; results are
+// partial:
+//
+//	Q          bf16 [tokens][query heads][64]
+//	Out        bf16 [tokens][query heads][64]
+//	KCache     bf16 [pages][16][KV heads][64]
+//	VCache     bf16 [pages][16][KV heads][64]
+//
+// The work is queued on the stream; the memory it uses must stay as it is until
+// it is done.
+func (k *Kernels) SharedDecode(stream cuda.Stream, p abi.AttendParams) error {
+	return k.set.SharedDecode(stream, p)
+}
+
 // Merge turns the partial results of split keys into outputs:
 //
 //	PartialOut float32 [slots][query heads][64]
@@ -347,9 +396,43 @@ func (k *Kernels) Materialise(stream cuda.Stream, p abi.MaterialiseParams) error
 	return k.set.Materialise(stream, p)
 }
 
+// Tile is the rows and the keys of a tile of an attending kernel; 0 where there
+// is none. See [kernel.Set.Tile].
+func (k *Kernels) Tile(kind abi.Kind) (rows, keys int) {
+	return k.set.Tile(kind)
+}
+
+// Blocks is how many blocks of an attending kernel the device runs at a time,
+// about. See [kernel.Set.Blocks].
+func (k *Kernels) Blocks(kind abi.Kind) int {
+	return k.set.Blocks(kind)
+}
+
 // MapCache makes what launches of an attending kind take as KMap and VMap, for
 // caches of that many pages and KV heads. Kernels of family sm80 take none:
 // their maps are null. See [kernel.Set.MapCache].
 func (k *Kernels) MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error) {
 	return k.set.MapCache(kind, keys, values, pages, kvHeads)
+}
+
+// Choose is the kernel for a sequence of so many query tokens and tokens of KV,
+// by what was measured on the device's model. See [kernel.Set.Choose].
+func (k *Kernels) Choose(kind abi.Kind, query, keys int) kernel.Choice {
+	return k.set.Choose(kind, query, keys)
+}
+
+// Choices are all that Choose gives for a kind. See [kernel.Set.Choices].
+func (k *Kernels) Choices(kind abi.Kind) []kernel.Choice {
+	return k.set.Choices(kind)
+}
+
+// Attend launches the kernel of a choice; the methods of one kind launch its
+// default. See [kernel.Set.Attend].
+func (k *Kernels) Attend(stream cuda.Stream, c kernel.Choice, p abi.AttendParams) error {
+	return k.set.Attend(stream, c, p)
+}
+
+// MapChoice is MapCache for the kernel of a choice. See [kernel.Set.MapChoice].
+func (k *Kernels) MapChoice(c kernel.Choice, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error) {
+	return k.set.MapChoice(c, keys, values, pages, kvHeads)
 }
