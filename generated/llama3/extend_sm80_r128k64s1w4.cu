@@ -275,7 +275,8 @@ struct Run {
   int32_t end;          // one past the last token
   int32_t offset;       // position of the segment's token 0 in the sequence; shared_decode: index in member_offsets of those positions, one for each member of the item
   int32_t causal;       // token l is seen by query token i of the block iff l <= i + causal
-  int32_t reserved[3];
+  int32_t once;         // 1: nothing else of the launch reads these tokens, so the L2 cache need not keep them; results are the same
+  int32_t reserved[2];
 };
 static_assert(sizeof(Run) == 32, "Run: size");
 static_assert(KGEN_OFFSET(Run, page) == 0, "Run.page: offset");
@@ -283,7 +284,8 @@ static_assert(KGEN_OFFSET(Run, begin) == 4, "Run.begin: offset");
 static_assert(KGEN_OFFSET(Run, end) == 8, "Run.end: offset");
 static_assert(KGEN_OFFSET(Run, offset) == 12, "Run.offset: offset");
 static_assert(KGEN_OFFSET(Run, causal) == 16, "Run.causal: offset");
-static_assert(KGEN_OFFSET(Run, reserved) == 20, "Run.reserved: offset");
+static_assert(KGEN_OFFSET(Run, once) == 20, "Run.once: offset");
+static_assert(KGEN_OFFSET(Run, reserved) == 24, "Run.reserved: offset");
 
 }  // namespace kgen
 

@@ -167,7 +167,7 @@
 // ---- launch parameters ----
 // Every spec's header has them; one wins.
 #ifndef KGEN_ABI_VERSION
-#define KGEN_ABI_VERSION 4
+#define KGEN_ABI_VERSION 5
 
 #ifdef __cplusplus
 #define KGEN_STATIC_ASSERT static_assert
@@ -285,7 +285,8 @@ typedef struct KgenRun {
   int32_t end;          // one past the last token
   int32_t offset;       // position of the segment's token 0 in the sequence; shared_decode: index in member_offsets of those positions, one for each member of the item
   int32_t causal;       // token l is seen by query token i of the block iff l <= i + causal
-  int32_t reserved[3];
+  int32_t once;         // 1: nothing else of the launch reads these tokens, so the L2 cache need not keep them; results are the same
+  int32_t reserved[2];
 } KgenRun;
 KGEN_STATIC_ASSERT(sizeof(KgenRun) == 32, "KgenRun: size");
 KGEN_STATIC_ASSERT(offsetof(KgenRun, page) == 0, "KgenRun.page: offset");
@@ -293,7 +294,8 @@ KGEN_STATIC_ASSERT(offsetof(KgenRun, begin) == 4, "KgenRun.begin: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenRun, end) == 8, "KgenRun.end: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenRun, offset) == 12, "KgenRun.offset: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenRun, causal) == 16, "KgenRun.causal: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenRun, reserved) == 20, "KgenRun.reserved: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenRun, once) == 20, "KgenRun.once: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenRun, reserved) == 24, "KgenRun.reserved: offset");
 
 // KgenAppendParams launches append: rotate K as the encoding says, write K and V
 // to pages. The grid is (Tokens, 1).
@@ -401,7 +403,7 @@ KGEN_STATIC_ASSERT(offsetof(KgenCopy, reserved) == 24, "KgenCopy.reserved: offse
 }
 #endif
 
-#elif KGEN_ABI_VERSION != 4
+#elif KGEN_ABI_VERSION != 5
 #error "headers of kernels that different versions of kgen generated; generate them all with one"
 #endif  // KGEN_ABI_VERSION
 

@@ -238,11 +238,22 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
 __device__ __forceinline__ void tensor_map_prefetch(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
+// How the L2 cache keeps what a copy brings: as any line, or as the first to go.
+__device__ __forceinline__ uint64_t evict_normally() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ uint64_t evict_first() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 // Copies the map's box at coordinates (x, y, z, w), x innermost, to shared memory;
 // its bytes count towards the barrier. Elements outside the tensor become zeros.
-__device__ __forceinline__ void tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
-               ::"r"(dst), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+__device__ __forceinline__ void tensor_copy(uint32_t dst, const void* map, uint32_t barrier, uint64_t policy, int x, int y, int z, int w) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+               ::"r"(dst), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "l"(policy) : "memory");
 }
 // Orders this thread's ordinary writes to shared memory before later reads by
 // wgmma and the copy engine; a barrier among the threads must follow.
@@ -610,7 +621,8 @@ struct Run {
   int32_t end;          // one past the last token
   int32_t offset;       // position of the segment's token 0 in the sequence; shared_decode: index in member_offsets of those positions, one for each member of the item
   int32_t causal;       // token l is seen by query token i of the block iff l <= i + causal
-  int32_t reserved[3];
+  int32_t once;         // 1: nothing else of the launch reads these tokens, so the L2 cache need not keep them; results are the same
+  int32_t reserved[2];
 };
 static_assert(sizeof(Run) == 32, "Run: size");
 static_assert(KGEN_OFFSET(Run, page) == 0, "Run.page: offset");
@@ -618,7 +630,8 @@ static_assert(KGEN_OFFSET(Run, begin) == 4, "Run.begin: offset");
 static_assert(KGEN_OFFSET(Run, end) == 8, "Run.end: offset");
 static_assert(KGEN_OFFSET(Run, offset) == 12, "Run.offset: offset");
 static_assert(KGEN_OFFSET(Run, causal) == 16, "Run.causal: offset");
-static_assert(KGEN_OFFSET(Run, reserved) == 20, "Run.reserved: offset");
+static_assert(KGEN_OFFSET(Run, once) == 20, "Run.once: offset");
+static_assert(KGEN_OFFSET(Run, reserved) == 24, "Run.reserved: offset");
 
 }  // namespace kgen
 
@@ -1560,41 +1573,44 @@ struct Boxes {
 template <class Config, int Dim>
 __device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Config>::of(tile) * (Dim / column_elements) * Boxes<Config>::bytes; }
 
-// Looks up a tile's pages ahead of its copies, so that these never wait for the page
-// table: lane i has the page of the i-th box.
-template <class Config>
-struct TileCopier {
-  const int32_t* page_table;
-  int lane;
-  KeyTile tile;  // that comes next
-  int page;      // of this lane's box in it
-
-  __device__ __forceinline__ void look_up(const KeyTile& next) {
-    tile = next;
-    page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
-  }
+// A tile's copies, as they are looked up ahead of their start, so that this never waits
+// for the lists: lane i has the page of the i-th box.
+struct TileCopies {
+  KeyTile tile;
+  int page;   // of this lane's box
+  bool once;  // see Run
 };
 
-// Starts the copies of a tile of K or V, Dim elements a token; rows of the target
-// that no page has are left as they are. All lanes; `page` is of the lane's box.
+template <class Config>
+__device__ __forceinline__ TileCopies look_up(const AttendParams& params, const KeyTile& tile, int lane) {
+  const int32_t* page_table = pointer<int32_t>(params.page_table);
+  const int page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
+  return {tile, page, tile.exists() && pointer<Run>(params.runs)[tile.run].once != 0};
+}
+
+// Starts a tile's copies of K or V, Dim elements a token; rows of the target that no
+// page has are left as they are. All lanes.
 template <class Config, int Dim>
-__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const KeyTile& tile, int page,
-                                          int kv_head) {
+__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const TileCopies& copies, int kv_head) {
   constexpr int columns = Dim / column_elements;
   const uint32_t bytes = ptx::shared_address(target.bytes);
+  const KeyTile& tile = copies.tile;
   const int boxes = Boxes<Config>::of(tile), place = tile.begin % Config::page_size;
+  // What is read once would only push out what is read again, and, where the cache is
+  // full of lines that were written, each line it takes costs a write to memory.
+  const uint64_t policy = copies.once ? ptx::evict_first() : ptx::evict_normally();
   constexpr int most = Config::keys / Boxes<Config>::rows;
   int pages[most];
 #pragma unroll
-  for (int box = 0; box < most; ++box) pages[box] = ptx::shuffle(page, box);
+  for (int box = 0; box < most; ++box) pages[box] = ptx::shuffle(copies.page, box);
   if (!ptx::elect()) return;
 #pragma unroll
   for (int box = 0; box < most; ++box) {
     if (box >= boxes) break;
 #pragma unroll
     for (int column = 0; column < columns; ++column) {
-      ptx::tensor_copy(bytes + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full, column * column_elements,
-                       place, kv_head, pages[box]);
+      ptx::tensor_copy(bytes + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full, policy,
+                       column * column_elements, place, kv_head, pages[box]);
     }
   }
 }
@@ -1785,14 +1801,13 @@ template <class Config, int Dim, bool Keys>
 __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
                                         const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
   RingPlace<Config::stages> place;
-  TileCopier<Config> copier = {pointer<int32_t>(params.page_table), lane};
   for (WorkStart now = WorkStart::of(params, Work::first(params)), next; now.work.exists; now = next) {
-    copier.look_up(now.tile);
+    TileCopies coming = look_up<Config>(params, now.tile, lane);
     bool found_next = false;
-    while (Keys || copier.tile.exists()) {
-      const KeyTile tile = copier.tile;
-      const int page = copier.page;
-      copier.look_up(tile_after<Config::keys>(params, tile, now.run_end));
+    while (Keys || coming.tile.exists()) {
+      const TileCopies copies = coming;
+      const KeyTile& tile = copies.tile;
+      coming = look_up<Config>(params, tile_after<Config::keys>(params, tile, now.run_end), lane);
       wait_for_stage(all_free[place.stage], place.parity ^ 1);
       const uint32_t full = ptx::shared_address(&all_full[place.stage]);
       if (lane == 0) {
@@ -1800,7 +1815,7 @@ __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Sh
         ptx::barrier_arrive_expecting(full, tile_bytes<Config, Dim>(tile));
       }
       ptx::sync_warp();
-      copy_tile<Config>(stages[place.stage], map, full, tile, page, now.work.kv_head);
+      copy_tile<Config>(stages[place.stage], map, full, copies, now.work.kv_head);
       place.advance();
       if (!tile.exists()) break;
       if (!found_next) next = now.next(params), found_next = true;  // under the first copies

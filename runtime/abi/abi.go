@@ -86,7 +86,8 @@ type Run struct {
 	End      int32 // one past the last token
 	Offset   int32 // position of the segment's token 0 in the sequence; shared_decode: index in MemberOffsets of those positions, one for each member of the item
 	Causal   int32 // token l is seen by query token i of the block iff l <= i + Causal
-	Reserved [3]int32
+	Once     int32 // 1: nothing else of the launch reads these tokens, so the L2 cache need not keep them; results are the same
+	Reserved [2]int32
 }
 
 // AppendParams launches append: rotate K as the encoding says, write K and V

@@ -24,5 +24,6 @@ func ExampleLayout() {
 	// 8 int32_t end 0
 	// 12 int32_t offset 0
 	// 16 int32_t causal 0
-	// 20 int32_t reserved 3
+	// 20 int32_t once 0
+	// 24 int32_t reserved 2
 }

@@ -20,6 +20,7 @@ type Builder struct {
 	parts     []part  // of the tiles, one tile's behind the other's
 	order     []int32 // sequences by their first query token
 	buckets   [sortBuckets + 1]int32
+	readers   readers
 }
 
 // tile is some query tokens of one sequence.
@@ -48,6 +49,7 @@ func (b *Builder) Build(sequences []Sequence, o Options) (Lists, error) {
 	if err != nil {
 		return Lists{}, fmt.Errorf("schedule: %w", err)
 	}
+	b.readers.count(sequences)
 	lists, err := b.build(sequences, nil, &o, tokens)
 	if err != nil {
 		return Lists{}, fmt.Errorf("schedule: %w", err)
@@ -61,8 +63,8 @@ type known struct {
 	shared int32 // slots of shared decode of each of its query tokens, before those of its parts
 }
 
-// build makes the lists of sequences; of nil for of, they are checked, and have no
-// slots of shared decode. Where a sequence has some, its items are partial, and
+// build makes the lists of sequences, whose segments are among those that b.readers has
+// counted; of nil for of, they are checked, and have no slots of shared decode. Where a sequence has some, its items are partial, and
 // without segments it has no item.
 func (b *Builder) build(sequences []Sequence, of []known, o *Options, tokens int) (Lists, error) {
 	if o.PadTokens > 0 {
@@ -123,7 +125,7 @@ func (b *Builder) add(s *Sequence, o *Options, of known) {
 		}
 		b.runs, b.parts = slices.Grow(b.runs, most+1), slices.Grow(b.parts, most+1)
 		before := len(b.parts)
-		b.addRuns(&t, s.Segments, o)
+		b.addRuns(&t, s.Segments, o, n <= perTile)
 		t.parts = int32(len(b.parts) - before)
 		b.tiles = append(b.tiles, t)
 		if n := t.parts + shared; n > 1 {
@@ -140,8 +142,9 @@ func (b *Builder) addSlots(begin, count, n int32) {
 }
 
 // addRuns appends the runs and the parts of a tile; there is room for them. This
-// is the inner loop of a step, so its state is in local variables.
-func (b *Builder) addRuns(t *tile, segments []Segment, o *Options) {
+// is the inner loop of a step, so its state is in local variables. alone says that no
+// other tile is of the same sequence.
+func (b *Builder) addRuns(t *tile, segments []Segment, o *Options, alone bool) {
 	runs, n := b.runs[:cap(b.runs)], len(b.runs)
 	parts, m := b.parts[:cap(b.parts)], len(b.parts)
 	keys := 0 // of the part
@@ -154,6 +157,10 @@ func (b *Builder) addRuns(t *tile, segments []Segment, o *Options) {
 		if segment.Own && o.Causal {
 			causal = segment.Tokens - t.block
 			end = min(end, int(t.index+t.count+causal))
+		}
+		once := int32(0)
+		if alone && b.readers.only(1, segment.Page) {
+			once = 1
 		}
 		begin, stop, resume := 0, end, end // what the tile sees is begin to stop and resume to end
 		if o.Window > 0 {
@@ -183,8 +190,8 @@ func (b *Builder) addRuns(t *tile, segments []Segment, o *Options) {
 					inside = int(uint(next-stop) >> (bits.UintSize - 1))
 				}
 				r := runs[n : n+2]
-				r[0].Page, r[0].Begin, r[0].End, r[0].Offset, r[0].Causal = segment.Page, int32(begin), int32(next), segment.Offset, causal
-				r[1].Page, r[1].Begin, r[1].End, r[1].Offset, r[1].Causal = segment.Page, int32(next), int32(last), segment.Offset, causal
+				r[0].Page, r[0].Begin, r[0].End, r[0].Offset, r[0].Causal, r[0].Once = segment.Page, int32(begin), int32(next), segment.Offset, causal, once
+				r[1].Page, r[1].Begin, r[1].End, r[1].Offset, r[1].Causal, r[1].Once = segment.Page, int32(next), int32(last), segment.Offset, causal, once
 				keys += next - begin
 				parts[m] = part{int32(n + 1), int32(keys)}
 				m += inside

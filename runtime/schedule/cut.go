@@ -227,12 +227,14 @@ func (b *SharedBuilder) cutAt(u *bundle, unit int, o *Options) {
 type walk struct {
 	chunks    []chunk
 	page      int
-	unit, cut int // the distance of the cuts, and one of them counted from the start of the first chunk that is left
-	begin     int // token of that chunk that comes next
+	unit, cut int  // the distance of the cuts, and one of them counted from the start of the first chunk that is left
+	begin     int  // token of that chunk that comes next
+	alone     bool // one tile has all query tokens that hold the bundle
+	readers   *readers
 }
 
 func (b *SharedBuilder) walk(u *bundle, o *Options) walk {
-	return walk{chunks: b.chunks[u.first : u.first+u.chunks], page: max(1, o.PageSize), unit: int(u.unit)}
+	return walk{chunks: b.chunks[u.first : u.first+u.chunks], page: max(1, o.PageSize), unit: int(u.unit), alone: u.tiles == 1, readers: &b.decode.readers}
 }
 
 // part writes the next part's runs, for the first tile, unless runs is nil, and returns
@@ -245,7 +247,10 @@ func (w *walk) part(runs []abi.Run) (n int) {
 		end := min(int(c.tokens), (w.cut+w.page-1)&^(w.page-1))
 		if runs != nil {
 			r := &runs[n]
-			r.Page, r.Begin, r.End, r.Offset, r.Causal = c.page, int32(w.begin), int32(end), c.offsets, abi.Visible
+			r.Page, r.Begin, r.End, r.Offset, r.Causal, r.Once = c.page, int32(w.begin), int32(end), c.offsets, abi.Visible, 0
+			if w.alone && w.readers.only(c.holds, c.page) {
+				r.Once = 1
+			}
 		}
 		n++
 		w.begin = end

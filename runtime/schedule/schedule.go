@@ -1,6 +1,7 @@
 // Package schedule turns the sequences of one step into the work lists that a
 // kernel walks. It is pure: the same sequence gives the same items, runs and
-// split boundaries whatever else is in the batch.
+// split boundaries whatever else is in the batch. Only Run.Once, which changes
+// no result, says something of the others.
 package schedule
 
 import (

@@ -128,6 +128,7 @@ func checkLists(t *testing.T, name string, sequences []schedule.Sequence, o sche
 			slots[slot] = token
 		}
 	}
+	checkOnce(t, name, runsOf(lists.Items, lists.Runs)...)
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%s: %d (query, key) pairs are covered, want %d", name, len(got), len(want))
 	}

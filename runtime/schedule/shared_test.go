@@ -185,6 +185,7 @@ func checkShared(t *testing.T, sequences []schedule.Sequence, o schedule.Options
 	if int(members) != len(lists.Members) {
 		t.Errorf("items of %d members, there are %d", members, len(lists.Members))
 	}
+	checkOnce(t, "both lists", append(runsOf(lists.Decode.Items, lists.Decode.Runs), runsOf(lists.Items, lists.Runs)...)...)
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%d (query, key) pairs are covered, want %d", len(got), len(want))
 	}

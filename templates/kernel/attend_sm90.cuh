@@ -34,14 +34,13 @@ template <class Config, int Dim, bool Keys>
 __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
                                         const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
   RingPlace<Config::stages> place;
-  TileCopier<Config> copier = {pointer<int32_t>(params.page_table), lane};
   for (WorkStart now = WorkStart::of(params, Work::first(params)), next; now.work.exists; now = next) {
-    copier.look_up(now.tile);
+    TileCopies coming = look_up<Config>(params, now.tile, lane);
     bool found_next = false;
-    while (Keys || copier.tile.exists()) {
-      const KeyTile tile = copier.tile;
-      const int page = copier.page;
-      copier.look_up(tile_after<Config::keys>(params, tile, now.run_end));
+    while (Keys || coming.tile.exists()) {
+      const TileCopies copies = coming;
+      const KeyTile& tile = copies.tile;
+      coming = look_up<Config>(params, tile_after<Config::keys>(params, tile, now.run_end), lane);
       wait_for_stage(all_free[place.stage], place.parity ^ 1);
       const uint32_t full = ptx::shared_address(&all_full[place.stage]);
       if (lane == 0) {
@@ -49,7 +48,7 @@ __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Sh
         ptx::barrier_arrive_expecting(full, tile_bytes<Config, Dim>(tile));
       }
       ptx::sync_warp();
-      copy_tile<Config>(stages[place.stage], map, full, tile, page, now.work.kv_head);
+      copy_tile<Config>(stages[place.stage], map, full, copies, now.work.kv_head);
       place.advance();
       if (!tile.exists()) break;
       if (!found_next) next = now.next(params), found_next = true;  // under the first copies

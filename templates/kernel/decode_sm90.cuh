@@ -61,16 +61,15 @@ __device__ __forceinline__ DecodeTask task_of(const AttendParams& params, const 
 template <class Config, int Dim, bool Keys>
 __device__ __forceinline__ void produce_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, const void* map, int lane) {
   RingPlace<Config::stages> place;
-  TileCopier<Config> copier = {pointer<int32_t>(params.page_table), lane};
   int query = -1;  // of the tile
   for (WorkStart now = WorkStart::of(params, Work::first(params)), next; now.work.exists; now = next) {
-    copier.look_up(now.tile);
+    TileCopies coming = look_up<Config>(params, now.tile, lane);
     next = now;
     int rotated_run = -1;
-    while (copier.tile.exists()) {
-      const KeyTile tile = copier.tile;
-      const int page = copier.page;
-      copier.look_up(tile_after<Config::keys>(params, tile, now.run_end));
+    while (coming.tile.exists()) {
+      const TileCopies copies = coming;
+      const KeyTile& tile = copies.tile;
+      coming = look_up<Config>(params, tile_after<Config::keys>(params, tile, now.run_end), lane);
       if (needs_rotation(rotated_run, tile.run)) ++query;
       wait_for_stage(shared.free[place.stage], place.parity ^ 1);
       const uint32_t full = ptx::shared_address(&shared.full[place.stage]);
@@ -80,9 +79,9 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
       }
       ptx::sync_warp();
       if constexpr (Keys) {
-        copy_tile<Config>(shared.stage[place.stage].key, map, full, tile, page, now.work.kv_head);
+        copy_tile<Config>(shared.stage[place.stage].key, map, full, copies, now.work.kv_head);
       } else {
-        copy_tile<Config>(shared.stage[place.stage].value, map, full, tile, page, now.work.kv_head);
+        copy_tile<Config>(shared.stage[place.stage].value, map, full, copies, now.work.kv_head);
       }
       place.advance();
       if (rotated_run < 0) next = now.next(params);  // under the first copies

@@ -113,41 +113,44 @@ struct Boxes {
 template <class Config, int Dim>
 __device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Config>::of(tile) * (Dim / column_elements) * Boxes<Config>::bytes; }
 
-// Looks up a tile's pages ahead of its copies, so that these never wait for the page
-// table: lane i has the page of the i-th box.
-template <class Config>
-struct TileCopier {
-  const int32_t* page_table;
-  int lane;
-  KeyTile tile;  // that comes next
-  int page;      // of this lane's box in it
-
-  __device__ __forceinline__ void look_up(const KeyTile& next) {
-    tile = next;
-    page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
-  }
+// A tile's copies, as they are looked up ahead of their start, so that this never waits
+// for the lists: lane i has the page of the i-th box.
+struct TileCopies {
+  KeyTile tile;
+  int page;   // of this lane's box
+  bool once;  // see Run
 };
 
-// Starts the copies of a tile of K or V, Dim elements a token; rows of the target
-// that no page has are left as they are. All lanes; `page` is of the lane's box.
+template <class Config>
+__device__ __forceinline__ TileCopies look_up(const AttendParams& params, const KeyTile& tile, int lane) {
+  const int32_t* page_table = pointer<int32_t>(params.page_table);
+  const int page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
+  return {tile, page, tile.exists() && pointer<Run>(params.runs)[tile.run].once != 0};
+}
+
+// Starts a tile's copies of K or V, Dim elements a token; rows of the target that no
+// page has are left as they are. All lanes.
 template <class Config, int Dim>
-__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const KeyTile& tile, int page,
-                                          int kv_head) {
+__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const TileCopies& copies, int kv_head) {
   constexpr int columns = Dim / column_elements;
   const uint32_t bytes = ptx::shared_address(target.bytes);
+  const KeyTile& tile = copies.tile;
   const int boxes = Boxes<Config>::of(tile), place = tile.begin % Config::page_size;
+  // What is read once would only push out what is read again, and, where the cache is
+  // full of lines that were written, each line it takes costs a write to memory.
+  const uint64_t policy = copies.once ? ptx::evict_first() : ptx::evict_normally();
   constexpr int most = Config::keys / Boxes<Config>::rows;
   int pages[most];
 #pragma unroll
-  for (int box = 0; box < most; ++box) pages[box] = ptx::shuffle(page, box);
+  for (int box = 0; box < most; ++box) pages[box] = ptx::shuffle(copies.page, box);
   if (!ptx::elect()) return;
 #pragma unroll
   for (int box = 0; box < most; ++box) {
     if (box >= boxes) break;
 #pragma unroll
     for (int column = 0; column < columns; ++column) {
-      ptx::tensor_copy(bytes + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full, column * column_elements,
-                       place, kv_head, pages[box]);
+      ptx::tensor_copy(bytes + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full, policy,
+                       column * column_elements, place, kv_head, pages[box]);
     }
   }
 }
