@@ -1866,9 +1866,7 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
   int first_query = 0;
   RingPlace<DecodeSm90Shared<Config>::results> result;
   TaskReader<Config> tasks;
-  for (;;) {
-    const DecodeTask task = tasks.take(shared);
-    if (task.tiles < 0) break;
+  for (DecodeTask task = tasks.take(shared), next; task.tiles >= 0; task = next) {
     tasks.give_back(shared);
     const Item& item = task.item;
 
@@ -1909,19 +1907,24 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
     ptx::barrier_wait(ptx::shared_address(&shared.result_free[result.stage]), result.parity ^ 1);
     store_result<Config>(shared.result[result.stage][share], output, softmax, item.q_count * Config::group, lane);
     ptx::barrier_arrive(ptx::shared_address(&shared.result_full[result.stage]));
+    next = tasks.take(shared);
+    if (next.tiles < 0) {  // nothing is left but to merge this, and all consumers can
+      ptx::barrier_wait(ptx::shared_address(&shared.result_full[result.stage]), result.parity);
+      merge_warps<Config, consumers>(params, item, task.kv_head, item.q_count * Config::group, shared.result[result.stage], scale_log2, warp, consumers, lane);
+    }
     result.advance();
   }
 }
 
-// One warp: what the consumers have of each item.
+// One warp: what the consumers have of each item but the last.
 template <class Config>
 __device__ __forceinline__ void merge_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int lane) {
   RingPlace<DecodeSm90Shared<Config>::results> result;
   TaskReader<Config> tasks;
-  for (;;) {
-    const DecodeTask task = tasks.take(shared);
-    if (task.tiles < 0) break;
+  for (DecodeTask task = tasks.take(shared), next; task.tiles >= 0; task = next) {
     tasks.give_back(shared);
+    next = tasks.take(shared);
+    if (next.tiles < 0) break;
     ptx::barrier_wait(ptx::shared_address(&shared.result_full[result.stage]), result.parity);
     merge_warps<Config, DecodeSm90Shared<Config>::consumers>(params, task.item, task.kv_head, task.item.q_count * Config::group,
                                                              shared.result[result.stage], score_exponent<Config>(params), 0, 1, lane);
