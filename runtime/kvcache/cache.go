@@ -33,6 +33,7 @@ type Cache struct {
 	closed    bool
 	chunks    map[ID]*entry
 	slots     []int32 // free numbers of entries
+	numbered  int32   // entries have numbers below it
 	serial    uint64  // of the last residence
 	evictable int     // pages that eviction could free
 	pinned    int

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// entry is a chunk of the registry.
+// entry is a chunk of the registry, or own tokens of a sequence and its forks.
 type entry struct {
 	id     ID
 	slot   int32  // number among the entries there are, reused
@@ -18,6 +18,7 @@ type entry struct {
 	host   []int32 // in the host tier; nil: not there
 	refs   int     // handles and segments of sequences; it is on the device while there are any
 	pinned bool    // it is on the device while it is
+	own    bool    // in no registry: gone with the last of refs
 
 	flight  *flight // not nil while it is encoded
 	readers int     // who copies its pages and must find them in place

@@ -2,14 +2,22 @@ package kvcache
 
 import "container/list"
 
-// add makes an entry that has no pages.
-func (c *Cache) add(id ID, tokens int32) *entry {
-	e := &entry{id: id, tokens: tokens}
+// newEntry makes an entry that has no pages and is in no registry.
+func (c *Cache) newEntry(tokens int32) *entry {
+	e := &entry{tokens: tokens}
 	if n := len(c.slots); n > 0 {
 		e.slot, c.slots = c.slots[n-1], c.slots[:n-1]
 	} else {
-		e.slot = int32(len(c.chunks))
+		e.slot = c.numbered
+		c.numbered++
 	}
+	return e
+}
+
+// add makes an entry of the registry that has no pages.
+func (c *Cache) add(id ID, tokens int32) *entry {
+	e := c.newEntry(tokens)
+	e.id = id
 	c.chunks[id] = e
 	return e
 }
@@ -79,6 +87,13 @@ func (c *Cache) ref(e *entry) {
 
 func (c *Cache) unref(e *entry) {
 	e.refs--
+	if e.own {
+		if e.refs == 0 {
+			c.leave(e)
+			c.slots = append(c.slots, e.slot)
+		}
+		return
+	}
 	c.touch(e)
 	c.settle(e)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kgen-project/kgen/runtime/kvcache"
 )
@@ -86,8 +87,12 @@ func (r *run) reopen() (err error) {
 func (r *run) compare(i int) error {
 	want := r.model.snapshot()
 	for _, s := range r.sequences {
-		for _, p := range s.segments {
-			want.PagesUnshared += r.model.pages(p.doc)
+		for _, g := range s.segments {
+			if g.doc < 0 {
+				want.PagesUnshared += len(g.pages)
+			} else {
+				want.PagesUnshared += r.model.pages(g.doc)
+			}
 		}
 		want.PagesUnshared += shape.Pages(len(s.tokens))
 	}
@@ -112,6 +117,7 @@ func (r *run) contents() error {
 	}
 	r.table.Reset()
 	first := map[int]int32{}
+	var slots []int32
 	for i, s := range r.sequences {
 		var err error
 		if r.segments, err = r.table.Add(r.segments[:0], s.s); err != nil {
@@ -125,10 +131,13 @@ func (r *run) contents() error {
 			return fmt.Errorf("sequence %d: %d segments, want %d", i, len(r.segments), want)
 		}
 		for j, g := range r.segments {
-			tokens, offset := s.tokens, s.offset
+			p := placed{-1, s.own}
 			if j < len(s.segments) {
-				p := s.segments[j]
-				tokens, offset = r.document(p.doc).Tokens, p.offset
+				p = s.segments[j]
+			}
+			tokens, offset := p.tokens, p.offset
+			if p.doc >= 0 {
+				tokens = r.document(p.doc).Tokens
 				if page, ok := first[p.doc]; ok && page != g.Page {
 					return fmt.Errorf("sequence %d: document %d is in the table twice", i, p.doc)
 				}
@@ -137,13 +146,38 @@ func (r *run) contents() error {
 			if int(g.Tokens) != len(tokens) || int(g.Offset) != offset || g.Own != (j == len(s.segments)) {
 				return fmt.Errorf("sequence %d: segment %+v, want %d tokens at %d", i, g, len(tokens), offset)
 			}
-			slots := shape.Slots(nil, r.table.Pages[g.Page:], 0, len(tokens))
+			slots = shape.Slots(slots[:0], r.table.Pages[g.Page:], 0, len(tokens))
 			if err := check(r.cache, r.device, tokens, slots); err != nil {
 				return fmt.Errorf("sequence %d, segment %d: %w", i, j, err)
 			}
 		}
+		if err := r.ownSlots(s); err != nil {
+			return fmt.Errorf("sequence %d: %w", i, err)
+		}
 	}
 	return nil
+}
+
+// ownSlots compares what stands where the sequence says that own tokens do.
+func (r *run) ownSlots(s *sequence) error {
+	var tokens []int32
+	for _, g := range append(slices.Clone(s.segments), placed{-1, s.own}) {
+		if g.doc < 0 {
+			tokens = append(tokens, g.tokens...)
+		}
+	}
+	if n := s.s.Tokens(); n != len(tokens) || s.s.Next() != s.offset+len(s.tokens) {
+		return fmt.Errorf("%d own tokens, want %d; the next at %d, want %d", n, len(tokens), s.s.Next(), s.offset+len(s.tokens))
+	}
+	begin := r.rng.IntN(len(tokens) + 1)
+	slots, err := s.s.Slots(nil, begin)
+	if err == nil && len(slots) != len(tokens)-begin {
+		err = fmt.Errorf("%d slots of %d own tokens from %d", len(slots), len(tokens), begin)
+	}
+	if err != nil {
+		return err
+	}
+	return check(r.cache, r.device, tokens[begin:], slots)
 }
 
 // end closes everything and looks for leaks.

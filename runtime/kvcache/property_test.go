@@ -37,22 +37,14 @@ type run struct {
 	restores  int64 // of the caches before this one, as are the next two
 	drops     int64
 	copies    int64
+	places    int64
+	truncated int64 // places that a truncation took back
 }
 
 type handle struct {
 	chunk *kvcache.Chunk
 	doc   int
 }
-
-type sequence struct {
-	s        *kvcache.Sequence
-	segments []placed
-	offset   int
-	tokens   []int32
-	pages    []*modelPage
-}
-
-type placed struct{ doc, offset int }
 
 var errEncode = errors.New("encode failed")
 
@@ -83,7 +75,7 @@ func (r *run) id(doc int) kvcache.ID { return r.cache.Key(r.document(doc)).ID() 
 // compares all counts each time and all contents from time to time.
 func TestProperties(t *testing.T) {
 	operations := 100000 // on each of two devices
-	var total [5]int64
+	var total [7]int64
 	for _, async := range []bool{true, false} {
 		for seed := range uint64(10) {
 			t.Run(fmt.Sprintf("async %v, seed %d", async, seed), func(t *testing.T) {
@@ -108,11 +100,13 @@ func TestProperties(t *testing.T) {
 				total[2] += r.restores + r.model.stats.Restores
 				total[3] += r.drops + r.model.stats.HostDrops
 				total[4] += r.copies + r.model.stats.PageCopies
+				total[5] += r.places
+				total[6] += r.truncated
 			})
 		}
 	}
-	t.Logf("%d refused, %d restarts, %d restores, %d drops from the host tier, %d page copies",
-		total[0], total[1], total[2], total[3], total[4])
+	t.Logf("%d refused, %d restarts, %d restores, %d drops from the host tier, %d page copies, %d places, %d taken back",
+		total[0], total[1], total[2], total[3], total[4], total[5], total[6])
 	if slices.Min(total[:]) < 100 {
 		t.Error("too gentle")
 	}
@@ -121,7 +115,7 @@ func TestProperties(t *testing.T) {
 // step does one thing to both.
 func (r *run) step() (string, error) {
 	for {
-		switch r.rng.IntN(16) {
+		switch r.rng.IntN(17) {
 		case 0, 1:
 			return "acquire", r.acquire()
 		case 2:
@@ -163,6 +157,10 @@ func (r *run) step() (string, error) {
 		case 15:
 			if r.rng.IntN(40) == 0 {
 				return "restart", r.restart()
+			}
+		case 16:
+			if len(r.sequences) > 0 {
+				return "place", r.place(r.sequences[r.rng.IntN(len(r.sequences))])
 			}
 		}
 	}
@@ -243,119 +241,6 @@ func (r *run) pin(h handle) error {
 		return h.chunk.Pin()
 	}
 	return h.chunk.Unpin()
-}
-
-func (r *run) open() error {
-	s := &sequence{}
-	var placements []kvcache.Placement
-	next, end := 0, 0
-	for range r.rng.IntN(min(4, len(r.handles)+1)) {
-		h := r.handles[r.rng.IntN(len(r.handles))]
-		offset := kvcache.Packed
-		if r.rng.IntN(2) == 0 {
-			next = r.rng.IntN(40)
-			offset = next
-		}
-		placements = append(placements, kvcache.Placement{Chunk: h.chunk, Offset: offset})
-		s.segments = append(s.segments, placed{h.doc, next})
-		next += h.chunk.Tokens()
-		end = max(end, next)
-	}
-	own := kvcache.Packed
-	s.offset = end
-	if r.rng.IntN(4) == 0 {
-		own = r.rng.IntN(propertyPositions)
-		s.offset = own
-	}
-	var err error
-	if s.s, err = r.cache.Open(placements, own); err != nil {
-		return err
-	}
-	for _, g := range s.segments {
-		r.model.ref(g.doc, 1)
-	}
-	r.model.stats.Sequences++
-	r.sequences = append(r.sequences, s)
-	return nil
-}
-
-func (r *run) extend(s *sequence) error {
-	n := r.rng.IntN(10)
-	before := len(s.tokens)
-	err := s.s.Extend(n)
-	if s.offset+before+n > propertyPositions {
-		if !errors.Is(err, kvcache.ErrPosition) {
-			return fmt.Errorf("error %v, want %v", err, kvcache.ErrPosition)
-		}
-		return nil
-	}
-	need := shape.Pages(before+n) - len(s.pages)
-	copies := n > 0 && before%shape.PageSize != 0 && s.pages[len(s.pages)-1].refs > 1
-	if copies {
-		need++
-	}
-	ok := r.model.take(need)
-	if err := r.refusal(err, !ok); err != nil || !ok {
-		return err
-	}
-	if copies {
-		r.model.stats.PageCopies++
-		r.model.release(s.pages[len(s.pages)-1:])
-		s.pages = s.pages[:len(s.pages)-1]
-	}
-	for range need {
-		s.pages = append(s.pages, &modelPage{refs: 1})
-	}
-	for range n {
-		r.token++
-		s.tokens = append(s.tokens, -r.token)
-	}
-	slots, err := s.s.Slots(nil, before)
-	if err == nil {
-		write(r.cache, r.device, s.tokens[before:], slots)
-	}
-	return err
-}
-
-func (r *run) fork(s *sequence) error {
-	f, err := s.s.Fork()
-	if err != nil {
-		return err
-	}
-	fork := &sequence{s: f, segments: s.segments, offset: s.offset, tokens: slices.Clone(s.tokens), pages: slices.Clone(s.pages)}
-	for _, p := range fork.pages {
-		p.refs++
-	}
-	for _, g := range fork.segments {
-		r.model.ref(g.doc, 1)
-	}
-	r.model.stats.Sequences++
-	r.sequences = append(r.sequences, fork)
-	return nil
-}
-
-func (r *run) truncate(s *sequence) error {
-	n := r.rng.IntN(len(s.tokens) + 1)
-	keep := shape.Pages(n)
-	r.model.release(s.pages[keep:])
-	s.tokens, s.pages = s.tokens[:n], s.pages[:keep]
-	return s.s.Truncate(n)
-}
-
-func (r *run) close(i int) error {
-	s := r.sequences[i]
-	s.s.Close()
-	s.s.Close()
-	r.model.release(s.pages)
-	for _, g := range s.segments {
-		r.model.ref(g.doc, -1)
-	}
-	r.model.stats.Sequences--
-	r.sequences = slices.Delete(r.sequences, i, i+1)
-	if err := s.s.Extend(1); !errors.Is(err, kvcache.ErrClosed) {
-		return fmt.Errorf("extend of a closed sequence: %v", err)
-	}
-	return nil
 }
 
 // idle is the error that evicting and dropping want.

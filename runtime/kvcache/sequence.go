@@ -5,88 +5,22 @@ import (
 	"slices"
 )
 
-// Packed is the offset that puts a segment right behind what comes before it.
-const Packed = -1
-
-// Placement is a chunk in a sequence.
-type Placement struct {
-	Chunk  *Chunk
-	Offset int // position of the chunk's token 0, or Packed
-}
-
-// Pack places chunks one behind the other.
-func Pack(chunks ...*Chunk) []Placement {
-	placements := make([]Placement, len(chunks))
-	for i, h := range chunks {
-		placements[i] = Placement{Chunk: h, Offset: Packed}
-	}
-	return placements
-}
-
-// Sequence is a request's chunks at their offsets and its own tokens behind
-// them. It holds the chunks: the handles it was opened with may be released.
+// Sequence is a request's chunks at their offsets and its own tokens: behind
+// the chunks, and where [Sequence.Place] was called, between them. It holds the
+// chunks: the handles it was given may be released.
 type Sequence struct {
 	cache    *Cache
 	segments []segment
-	offset   int32   // of the own tokens
-	tokens   int32   // own
-	pages    []int32 // own; those that forks share are never written
+	before   int32   // own tokens in segments
+	offset   int32   // of the own tokens behind the segments
+	tokens   int32   // of those
+	pages    []int32 // likewise; those that forks share are never written
 	closed   bool
-}
-
-type segment struct {
-	entry  *entry
-	offset int32
-}
-
-// Open makes a sequence of the chunks in the order given, with no tokens of
-// its own yet. Offsets may leave gaps, be equal and go back; one chunk may
-// stand in it several times. Packed is behind the segment before it. own is the
-// position of the first own token; Packed is behind the highest position of
-// the chunks.
-func (c *Cache) Open(placements []Placement, own int) (*Sequence, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, fmt.Errorf("kvcache: %w", ErrClosed)
-	}
-	s := &Sequence{cache: c, segments: make([]segment, len(placements))}
-	next, end := 0, 0
-	for i, p := range placements {
-		if p.Chunk == nil || p.Chunk.cache != c {
-			return nil, fmt.Errorf("kvcache: segment %d: no chunk of this cache", i)
-		}
-		if err := p.Chunk.check(); err != nil {
-			return nil, fmt.Errorf("kvcache: segment %d: %w", i, err)
-		}
-		offset := p.Offset
-		if offset == Packed {
-			offset = next
-		}
-		if tokens := p.Chunk.Tokens(); offset < 0 || offset > c.config.MaxPosition-tokens {
-			return nil, fmt.Errorf("kvcache: segment %d: %d tokens at offset %d, want positions within 0 to %d: %w",
-				i, tokens, offset, c.config.MaxPosition-1, ErrPosition)
-		}
-		next = offset + p.Chunk.Tokens()
-		end = max(end, next)
-		s.segments[i] = segment{entry: p.Chunk.entry, offset: int32(offset)}
-	}
-	if own == Packed {
-		own = end
-	}
-	if own < 0 || own > c.config.MaxPosition {
-		return nil, fmt.Errorf("kvcache: own tokens at %d, want 0 to %d: %w", own, c.config.MaxPosition, ErrPosition)
-	}
-	s.offset = int32(own)
-	s.join()
-	return s, nil
 }
 
 // join counts a new sequence and its holds.
 func (s *Sequence) join() {
-	for _, g := range s.segments {
-		s.cache.ref(g.entry)
-	}
+	s.cache.refAll(s.segments)
 	s.cache.pool.retain(s.pages)
 	s.cache.sequences++
 	s.cache.unshared += s.unshared()
@@ -105,7 +39,7 @@ func (s *Sequence) unshared() int {
 func (s *Sequence) Tokens() int {
 	s.cache.mu.Lock()
 	defer s.cache.mu.Unlock()
-	return int(s.tokens)
+	return int(s.before + s.tokens)
 }
 
 // Next is the position of the next own token.
@@ -160,21 +94,26 @@ func (s *Sequence) Extend(n int) error {
 	return nil
 }
 
-// Truncate leaves the first n own tokens.
+// Truncate leaves the first n own tokens. What was placed behind a token that
+// goes, goes too.
 func (s *Sequence) Truncate(n int) error {
 	s.cache.mu.Lock()
 	defer s.cache.mu.Unlock()
 	if err := s.check(); err != nil {
 		return err
 	}
-	if n < 0 || n > int(s.tokens) {
-		return fmt.Errorf("kvcache: truncate to %d own tokens, want 0 to %d", n, s.tokens)
+	if n < 0 || n > int(s.before+s.tokens) {
+		return fmt.Errorf("kvcache: truncate to %d own tokens, want 0 to %d", n, s.before+s.tokens)
 	}
-	keep := s.cache.config.Shape.Pages(n)
-	s.cache.unshared -= len(s.pages) - keep
+	s.cache.unshared -= s.unshared()
+	for n < int(s.before) {
+		s.unseal()
+	}
+	s.tokens = int32(n) - s.before
+	keep := s.cache.config.Shape.Pages(int(s.tokens))
 	s.cache.pool.release(s.pages[keep:])
 	s.pages = s.pages[:keep]
-	s.tokens = int32(n)
+	s.cache.unshared += s.unshared()
 	return nil
 }
 
@@ -201,10 +140,18 @@ func (s *Sequence) Slots(dst []int32, begin int) ([]int32, error) {
 	if err := s.check(); err != nil {
 		return dst, err
 	}
-	if begin < 0 || begin > int(s.tokens) {
-		return dst, fmt.Errorf("kvcache: slots of own tokens from %d, want 0 to %d", begin, s.tokens)
+	if begin < 0 || begin > int(s.before+s.tokens) {
+		return dst, fmt.Errorf("kvcache: slots of own tokens from %d, want 0 to %d", begin, s.before+s.tokens)
 	}
-	return s.cache.config.Shape.Slots(dst, s.pages, begin, int(s.tokens)), nil
+	shape := s.cache.config.Shape
+	for _, g := range s.segments {
+		if g.entry.own {
+			n := int(g.entry.tokens)
+			dst = shape.Slots(dst, g.entry.pages, min(begin, n), n)
+			begin -= min(begin, n)
+		}
+	}
+	return shape.Slots(dst, s.pages, begin, int(s.tokens)), nil
 }
 
 // Slots appends the slots of tokens begin to end-1 of a list of pages.
@@ -230,7 +177,7 @@ func (s *Sequence) Close() {
 	for _, g := range s.segments {
 		s.cache.unref(g.entry)
 	}
-	s.pages, s.segments, s.tokens = nil, nil, 0
+	s.pages, s.segments, s.before, s.tokens = nil, nil, 0, 0
 }
 
 func (s *Sequence) check() error {

@@ -33,9 +33,9 @@ func (t *Table) Append(pages []int32) int32 {
 	return first
 }
 
-// Add appends a sequence's segments to dst: its chunks in order, then its own
-// tokens if it has any. Segments of one chunk have the same Page, in
-// whatever sequence. The table is valid for work queued on the cache's stream
+// Add appends a sequence's segments to dst, in order. Own are the own tokens
+// behind the last chunk, if there are any: those before it are as a chunk. Segments of
+// one chunk have the same Page, in whatever sequence. The table is valid for work queued on the cache's stream
 // before the sequence is next changed.
 func (t *Table) Add(dst []schedule.Segment, s *Sequence) ([]schedule.Segment, error) {
 	s.cache.mu.Lock()

@@ -6,7 +6,8 @@
 //
 // A document is registered once, with a callback that runs the model over it.
 // A request is a [Sequence]: documents at offsets, and its own tokens behind
-// them. A server's loop makes one [Step] for each forward pass:
+// them; an agent that goes on to read more puts that behind its own tokens with
+// [Sequence.Place]. A server's loop makes one [Step] for each forward pass:
 //
 //	step, err := engine.Schedule(ctx, batch) // which sequences, how many new tokens each
 //	for layer := range layers {

@@ -186,23 +186,35 @@ func (e *Engine) encode(ctx context.Context, tokens int, pages []int32, encode E
 // has none yet. own is the position of the first own token, or kvcache.Packed.
 // The chunks may be released once it is open. See [kvcache.Cache.Open].
 func (e *Engine) Open(placements []kvcache.Placement, own int) (*Sequence, error) {
-	if e.model.Encoding == baked {
-		next := 0
-		for i, p := range placements {
-			at := p.Offset
-			if at == kvcache.Packed {
-				at = next
-			}
-			if next = at + p.Chunk.Tokens(); at != 0 {
-				return nil, fmt.Errorf("serve: segment %d is at offset %d: a chunk in the baked encoding stands at 0 only", i, at)
-			}
-		}
+	if err := e.checkBaked(placements, 0); err != nil {
+		return nil, fmt.Errorf("serve: open: %w", err)
 	}
 	s, err := e.cache.Open(placements, own)
 	if err != nil {
 		return nil, fmt.Errorf("serve: open: %w", err)
 	}
 	return &Sequence{engine: e, kv: s}, nil
+}
+
+// checkBaked says whether chunks behind position next stand where they were encoded,
+// if they must.
+func (e *Engine) checkBaked(placements []kvcache.Placement, next int) error {
+	if e.model.Encoding != baked {
+		return nil
+	}
+	for i, p := range placements {
+		at := p.Offset
+		if at == kvcache.Packed {
+			at = next
+		}
+		if p.Chunk == nil {
+			return nil // the cache says so
+		}
+		if next = at + p.Chunk.Tokens(); at != 0 {
+			return fmt.Errorf("segment %d is at offset %d: a chunk in the baked encoding stands at 0 only", i, at)
+		}
+	}
+	return nil
 }
 
 // Close ends the encodes under way, waits for the work on the stream, and frees

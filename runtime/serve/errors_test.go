@@ -100,6 +100,7 @@ func TestNamedErrors(t *testing.T) {
 	_, err = s.Fork()
 	check("fork in a step", err, serve.ErrBusy)
 	check("truncate in a step", s.Truncate(0), serve.ErrBusy)
+	check("place in a step", s.Place(nil, 0), serve.ErrBusy)
 	check("close in a step", s.Close(), serve.ErrBusy)
 	check("no such layer", step.Attend(2, serve.IO{Q: 1, K: 1, V: 1, Out: 1}), "the model has layers 0 to 1")
 	check("a null pointer", step.Attend(0, serve.IO{Q: 1, K: 1, V: 1}), "out 0x0: none may be null")
@@ -138,6 +139,7 @@ func TestNamedErrors(t *testing.T) {
 		t.Error(err)
 	}
 	check("a closed sequence", schedule(serve.Entry{Sequence: s, Tokens: 1}), serve.ErrClosed)
+	check("a closed sequence", s.Place(nil, 0), serve.ErrClosed)
 }
 
 func TestBaked(t *testing.T) {
@@ -146,9 +148,16 @@ func TestBaked(t *testing.T) {
 	b := newBench(t, m, serve.Options{Pages: 100})
 	d := toy.Document(1, 10)
 	c := b.Register(t, d)
-	for _, p := range [][]kvcache.Placement{{{Chunk: c, Offset: 3}}, kvcache.Pack(c, c)} {
-		if _, err := b.Engine.Open(p, kvcache.Packed); err == nil || !strings.Contains(err.Error(), "stands at 0 only") {
-			t.Errorf("error %v", err)
+	for _, c := range []struct {
+		placements []kvcache.Placement
+		want       string
+	}{
+		{[]kvcache.Placement{{Chunk: c, Offset: 3}}, "segment 0 is at offset 3: a chunk in the baked encoding stands at 0 only"},
+		{kvcache.Pack(c, c), "segment 1 is at offset 10"},
+		{[]kvcache.Placement{{}}, "segment 0: no chunk of this cache"},
+	} {
+		if _, err := b.Engine.Open(c.placements, kvcache.Packed); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error %v, want %q in it", err, c.want)
 		}
 	}
 	s, err := b.Engine.Open(kvcache.Pack(c), 15)
@@ -163,6 +172,22 @@ func TestBaked(t *testing.T) {
 	if err := b.Compare(r, 20, outs, 0); err != nil {
 		t.Error(err)
 	}
+
+	// Own tokens before and behind a second chunk.
+	if err := s.Place(kvcache.Pack(c), kvcache.Packed); err == nil || !strings.Contains(err.Error(), "is at offset 35") {
+		t.Errorf("error %v", err)
+	}
+	if err := s.Place([]kvcache.Placement{{Chunk: c}}, kvcache.Packed); err != nil {
+		t.Fatal(err)
+	}
+	r.Place(toy.Placed{Tokens: d})
+	r.Own, r.Offset = toy.Document(3, 7), 35
+	if outs, err = b.Step(t.Context(), []serve.Entry{{Sequence: s, Tokens: 7}}, r.Own); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Compare(r, 7, outs, 0); err != nil {
+		t.Error(err)
+	}
 }
 
 // With a closed engine, everything says so, and nothing hangs.
@@ -171,6 +196,10 @@ func TestClosed(t *testing.T) {
 	b := newBench(t, toy.Small(), serve.Options{Pages: 50})
 	c := b.Register(t, toy.Document(1, 10))
 	s, err := b.Engine.Open(kvcache.Pack(c), kvcache.Packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := s.Fork()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,6 +234,7 @@ func TestClosed(t *testing.T) {
 		"open":           func() error { _, err := b.Engine.Open(nil, 0); return err },
 		"schedule":       func() error { _, err := b.Engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 1}}); return err },
 		"capture":        func() error { _, err := b.Engine.Capture(ctx, serve.GraphSize{Tokens: 1}, nil); return err },
+		"place":          func() error { return other.Place(nil, 0) },
 		"graph schedule": func() error { _, err := g.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 1}}); return err },
 		"graph close":    func() error { return g.Close(ctx) },
 		"attend":         func() error { return step.Attend(0, serve.IO{Q: 1, K: 1, V: 1, Out: 1}) },

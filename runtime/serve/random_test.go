@@ -50,7 +50,7 @@ func testRandomOperations(t *testing.T, sharing string, operations int) {
 		t.Errorf("left over: %+v", s)
 	}
 	t.Logf("%v, %+v", p.Counts, s)
-	for _, name := range []string{"step", "graph step", "abort", "fork", "truncate", "out of pages", "failed encode", "cancel"} {
+	for _, name := range []string{"step", "graph step", "abort", "fork", "truncate", "place", "place taken back", "out of pages", "failed encode", "cancel"} {
 		if p.Counts[name] == 0 {
 			t.Errorf("no %s in %d operations", name, operations)
 		}

@@ -112,15 +112,11 @@ func (s *Step) list() error {
 	pages := int32(0)
 	for i, entry := range s.entries {
 		kv := entry.Sequence.kv
-		held, first := kv.Tokens(), kv.Next()
+		held := kv.Tokens()
 		if err := kv.Extend(entry.Tokens); err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
 		s.extended++
-		stored := held
-		if e.model.Encoding == baked {
-			stored = first
-		}
 		begin := len(w.segments)
 		var err error
 		if w.segments, err = w.table.Add(w.segments, kv); err != nil {
@@ -128,6 +124,12 @@ func (s *Step) list() error {
 		}
 		if w.slots, err = kv.Slots(w.slots, held); err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
+		}
+		own := &w.segments[len(w.segments)-1] // which ends with the new tokens
+		stored := int(own.Tokens) - entry.Tokens
+		first := int(own.Offset) + stored
+		if e.model.Encoding == baked {
+			stored = first
 		}
 		g := &w.groups[decodeGroup]
 		if entry.Tokens > decodeTokens {

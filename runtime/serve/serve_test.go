@@ -10,9 +10,8 @@ import (
 	"github.com/kgen-project/kgen/tests/toy"
 )
 
-// A request over two documents in any order, one of them twice, with a long
-// question, then tokens one by one and a few at a time.
-func TestRequest(t *testing.T) {
+// eachModel runs a test with models of every encoding and mask.
+func eachModel(t *testing.T, test func(t *testing.T, m serve.Model)) {
 	for _, c := range []struct {
 		name   string
 		change func(*serve.Model)
@@ -27,37 +26,47 @@ func TestRequest(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m := toy.Small()
 			c.change(&m)
-			b := newBench(t, m, serve.Options{Pages: 1000})
-			d1, d2 := toy.Document(1, 37), toy.Document(2, 270)
-			c1, c2 := b.Register(t, d1), b.Register(t, d2)
-			s, err := b.Engine.Open([]kvcache.Placement{{Chunk: c2, Offset: 100}, {Chunk: c1, Offset: kvcache.Packed}, {Chunk: c2, Offset: 5}}, kvcache.Packed)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r := &toy.Request{Segments: []toy.Placed{{Tokens: d2, Offset: 100}, {Tokens: d1, Offset: 370}, {Tokens: d2, Offset: 5}}, Offset: 407}
-			c1.Release()
-			c2.Release()
-			for i, n := range []int{33, 1, 3, 17, 1} {
-				tokens := toy.Document(uint64(100+i), n)
-				outs, err := b.Step(t.Context(), []serve.Entry{{Sequence: s, Tokens: n}}, tokens)
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.Own = append(r.Own, tokens...)
-				if err := b.Compare(r, n, outs, 0); err != nil {
-					t.Fatalf("step %d, %d tokens: %v", i, n, err)
-				}
-			}
-			if s.Tokens() != len(r.Own) || s.Next() != r.Offset+len(r.Own) {
-				t.Errorf("%d own tokens, next at %d", s.Tokens(), s.Next())
-			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
-			if st := b.Engine.Cache().Stats(); st.PagesUsed != st.PagesEvictable || st.Encodes != 2 {
-				t.Errorf("%+v", st)
-			}
+			test(t, m)
 		})
+	}
+}
+
+// A request over two documents in any order, one of them twice, with a long
+// question, then tokens one by one and a few at a time.
+func TestRequest(t *testing.T) {
+	eachModel(t, testRequest)
+}
+
+func testRequest(t *testing.T, m serve.Model) {
+	b := newBench(t, m, serve.Options{Pages: 1000})
+	d1, d2 := toy.Document(1, 37), toy.Document(2, 270)
+	c1, c2 := b.Register(t, d1), b.Register(t, d2)
+	s, err := b.Engine.Open([]kvcache.Placement{{Chunk: c2, Offset: 100}, {Chunk: c1, Offset: kvcache.Packed}, {Chunk: c2, Offset: 5}}, kvcache.Packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &toy.Request{Segments: []toy.Placed{{Tokens: d2, Offset: 100}, {Tokens: d1, Offset: 370}, {Tokens: d2, Offset: 5}}, Offset: 407}
+	c1.Release()
+	c2.Release()
+	for i, n := range []int{33, 1, 3, 17, 1} {
+		tokens := toy.Document(uint64(100+i), n)
+		outs, err := b.Step(t.Context(), []serve.Entry{{Sequence: s, Tokens: n}}, tokens)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Own = append(r.Own, tokens...)
+		if err := b.Compare(r, n, outs, 0); err != nil {
+			t.Fatalf("step %d, %d tokens: %v", i, n, err)
+		}
+	}
+	if s.Tokens() != len(r.Own) || s.Next() != r.Offset+len(r.Own) {
+		t.Errorf("%d own tokens, next at %d", s.Tokens(), s.Next())
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if st := b.Engine.Cache().Stats(); st.PagesUsed != st.PagesEvictable || st.Encodes != 2 {
+		t.Errorf("%+v", st)
 	}
 }
 

@@ -21,8 +21,8 @@ type manyBlocks struct{ *kernel.Set }
 func (manyBlocks) Blocks(abi.Kind) int { return 2 * kvHeads }
 
 // TestEngine serves a request with the generated kernels on the emulator: a long
-// question, so that keys are split and merged, then a token; of the sm80 and of
-// the sm90 family.
+// question, so that keys are split and merged, then a token, and after a further
+// document another; of the sm80 and of the sm90 family.
 func TestEngine(t *testing.T) {
 	if _, err := exec.LookPath("c++"); err != nil {
 		t.Skip("the emulator needs a C++ compiler")
@@ -51,8 +51,15 @@ func TestEngine(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := &toy.Request{Segments: []toy.Placed{{Tokens: second, Offset: 70_000}, {Tokens: first, Offset: 70_021}}, Offset: 70_291}
-		for _, n := range []int{20, 1} {
-			tokens := toy.Document(uint64(n), n)
+		for i, n := range []int{20, 1, 1} {
+			if i == 2 {
+				if err := s.Place(kvcache.Pack(b.Register(t, second)), kvcache.Packed); err != nil {
+					t.Fatal(err)
+				}
+				r.Place(toy.Placed{Tokens: second, Offset: 70_312})
+				r.Offset = 70_333
+			}
+			tokens := toy.Document(uint64(20+i), n)
 			outs, err := b.Step(ctx, []serve.Entry{{Sequence: s, Tokens: n}}, tokens)
 			if err != nil {
 				t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/serve"
@@ -51,8 +50,10 @@ func (p *Player) Operation() error {
 		return p.step(false)
 	case n < 76 && p.graph != nil:
 		return p.step(true)
-	case n < 82:
+	case n < 81:
 		return p.fork()
+	case n < 84:
+		return p.place()
 	case n < 88:
 		return p.truncate()
 	case n < 96:
@@ -71,44 +72,6 @@ func (p *Player) out(err error) (bool, error) {
 	}
 	p.Counts["out of pages"]++
 	return true, p.CloseAll(0)
-}
-
-func (p *Player) open() error {
-	p.Counts["open"]++
-	l := &live{}
-	var placements []kvcache.Placement
-	next, end := 0, 0
-	for range p.rng.IntN(5) {
-		d := p.docs[p.rng.IntN(len(p.docs))]
-		c, err := p.Engine.Register(p.ctx, d, p.Encode(d))
-		if err != nil {
-			if out, err := p.out(err); !out {
-				return err
-			}
-			continue
-		}
-		defer c.Release()
-		offset := kvcache.Packed
-		if p.rng.IntN(3) == 0 {
-			offset = p.rng.IntN(500)
-			next = offset
-		}
-		placements = append(placements, kvcache.Placement{Chunk: c, Offset: offset})
-		l.Segments = append(l.Segments, Placed{d, next})
-		next += len(d)
-		end = max(end, next)
-	}
-	own := kvcache.Packed
-	if l.Offset = end; p.rng.IntN(4) == 0 {
-		own = p.rng.IntN(600)
-		l.Offset = own
-	}
-	var err error
-	if l.Sequence, err = p.Engine.Open(placements, own); err != nil {
-		return err
-	}
-	p.live = append(p.live, l)
-	return nil
 }
 
 func (p *Player) failedEncode() error {
@@ -206,49 +169,9 @@ func (p *Player) step(graphed bool) error {
 			return fmt.Errorf("sequence of %d segments and %d own tokens: %w", len(l.Segments), len(l.Own), err)
 		}
 		row += entry.Tokens
-		if l.Tokens() != len(l.Own) || l.Next() != l.Offset+len(l.Own) {
-			return fmt.Errorf("%d own tokens, next %d, want %d and %d", l.Tokens(), l.Next(), len(l.Own), l.Offset+len(l.Own))
+		if n := l.Before() + len(l.Own); l.Tokens() != n || l.Next() != l.Offset+len(l.Own) {
+			return fmt.Errorf("%d own tokens, next %d, want %d and %d", l.Tokens(), l.Next(), n, l.Offset+len(l.Own))
 		}
-	}
-	return nil
-}
-
-func (p *Player) fork() error {
-	if len(p.live) == 0 {
-		return nil
-	}
-	p.Counts["fork"]++
-	l := p.live[p.rng.IntN(len(p.live))]
-	s, err := l.Fork()
-	if err != nil {
-		return err
-	}
-	fork := &live{Sequence: s, Request: l.Request}
-	fork.Own = slices.Clone(l.Own)
-	p.live = append(p.live, fork)
-	return nil
-}
-
-func (p *Player) truncate() error {
-	if len(p.live) == 0 {
-		return nil
-	}
-	p.Counts["truncate"]++
-	l := p.live[p.rng.IntN(len(p.live))]
-	n := p.rng.IntN(len(l.Own) + 1)
-	l.Own = l.Own[:n:n]
-	return l.Truncate(n)
-}
-
-// CloseAll closes sequences until at most so many are left.
-func (p *Player) CloseAll(left int) error {
-	for len(p.live) > left {
-		p.Counts["close"]++
-		i := p.rng.IntN(len(p.live))
-		if err := p.live[i].Close(); err != nil {
-			return err
-		}
-		p.live = slices.Delete(p.live, i, i+1)
 	}
 	return nil
 }

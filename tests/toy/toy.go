@@ -17,7 +17,6 @@ import (
 	"github.com/kgen-project/kgen/runtime/numeric"
 	"github.com/kgen-project/kgen/runtime/rope"
 	"github.com/kgen-project/kgen/runtime/serve"
-	"github.com/kgen-project/kgen/tests/oracle"
 )
 
 // weights are a model of attention alone: a layer's Q, K and V of a token depend on
@@ -209,61 +208,6 @@ func (b *Bench) Register(tb testing.TB, tokens []int32) *kvcache.Chunk {
 	return c
 }
 
-// Request is what a sequence must hold.
-type Request struct {
-	Segments []Placed
-	Offset   int // of the own tokens
-	Own      []int32
-}
-
-// Placed is a document at an offset.
-type Placed struct {
-	Tokens []int32
-	Offset int
-}
-
-// Compare holds the outputs of a request's last n own tokens, which begin at row
-// of the step's, to the oracle's.
-func (b *Bench) Compare(r *Request, n int, outs [][]byte, row int) error {
-	m := b.Model
-	for layer, out := range outs {
-		p := oracle.Problem{
-			QueryHeads: m.KVHeads * m.Group, KVHeads: m.KVHeads, HeadDim: m.HeadDim, VHeadDim: m.VHeadDim,
-			Rope: m.Rope, Scale: float64(m.Scale), Window: m.Window, SinkTokens: m.SinkTokens,
-		}
-		first := len(r.Own) - n
-		for i, token := range r.Own[first:] {
-			p.Q = append(p.Q, b.rows[layer][0][token]...)
-			p.Positions = append(p.Positions, r.Offset+first+i)
-		}
-		for _, s := range append(r.Segments[:len(r.Segments):len(r.Segments)], Placed{r.Own, r.Offset}) {
-			segment := oracle.Segment{Offset: s.Offset, Causal: oracle.All}
-			for _, token := range s.Tokens {
-				segment.K = append(segment.K, b.rows[layer][1][token]...)
-				segment.V = append(segment.V, b.rows[layer][2][token]...)
-			}
-			p.Segments = append(p.Segments, segment)
-		}
-		if m.Causal {
-			p.Segments[len(p.Segments)-1].Causal = first
-		}
-		want := oracle.Attend(p).Out
-		elements := p.QueryHeads * m.VHeadDim
-		got := numeric.BF16.Decode(out[2*row*elements:][:2*n*elements])
-		for i := 0; i < len(got); i += m.VHeadDim {
-			difference := make([]float64, m.VHeadDim)
-			for d := range difference {
-				difference[d] = got[i+d] - want[i+d]
-			}
-			if e, limit := norm(difference), b.bound*norm(want[i:i+m.VHeadDim]); !(e <= limit) {
-				return fmt.Errorf("layer %d, row %d, head %d: the output is %.3g from the oracle's, at most %.3g is right",
-					layer, row+i/elements, i%elements/m.VHeadDim, e, limit)
-			}
-		}
-	}
-	return nil
-}
-
 // Document is n tokens.
 func Document(seed uint64, n int) []int32 {
 	rng := rand.New(rand.NewPCG(seed, 9))
@@ -335,78 +279,3 @@ func (b *Bench) Ahead(ctx context.Context, batches [][]serve.Entry, tokens [][]i
 	}
 	return outs, nil
 }
-
-// Recording is a graph of the model with its tensors.
-type Recording struct {
-	*serve.Graph
-	bench   *Bench
-	tensors []*tensors // [layers]
-}
-
-// Record records the model's decode step.
-func (b *Bench) Record(ctx context.Context, size serve.GraphSize) (_ *Recording, err error) {
-	r := &Recording{bench: b}
-	defer func() {
-		if err != nil {
-			r.Free()
-		}
-	}()
-	for range b.Model.Layers {
-		t, err := newTensors(b.device, b.Model, size.Tokens)
-		if err != nil {
-			return nil, err
-		}
-		r.tensors = append(r.tensors, t)
-	}
-	r.Graph, err = b.Engine.Capture(ctx, size, func(s *serve.Step) error {
-		for layer, t := range r.tensors {
-			if err := s.Attend(layer, t.io); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
-}
-
-// Free frees the tensors; the graph is closed on its own.
-func (r *Recording) Free() {
-	for _, t := range r.tensors {
-		t.free()
-	}
-}
-
-// Step replays the graph for a batch.
-func (r *Recording) Step(ctx context.Context, batch []serve.Entry, tokens []int32) ([][]byte, error) {
-	s, err := r.Schedule(ctx, batch)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Abort()
-	for layer, t := range r.tensors {
-		if err := r.bench.put(t, layer, tokens); err != nil {
-			return nil, err
-		}
-	}
-	if err := s.Launch(); err != nil {
-		return nil, err
-	}
-	if err := s.Wait(ctx); err != nil {
-		return nil, err
-	}
-	m := r.bench.Model
-	outs := make([][]byte, m.Layers)
-	for layer, t := range r.tensors {
-		outs[layer] = make([]byte, 2*len(tokens)*m.KVHeads*m.Group*m.VHeadDim)
-		if err := t.dev.Download(outs[layer], t.io.Out); err != nil {
-			return nil, err
-		}
-	}
-	return outs, s.Commit()
-}
-
-// IO is the tensors of a layer.
-func (r *Recording) IO(layer int) serve.IO { return r.tensors[layer].io }
