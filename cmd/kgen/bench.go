@@ -54,6 +54,11 @@ type baseline string
 var allBaselines = []baseline{"copies", "raw", "torch", "all"}
 
 func (c *benchCommand) Run(ctx context.Context, a *app) error {
+	if c.HTML != "" {
+		if err := checkFile(c.HTML); err != nil { // found out before the measuring, for it takes long
+			return err
+		}
+	}
 	report, err := c.report(ctx, a)
 	if err != nil {
 		return err
@@ -64,7 +69,7 @@ func (c *benchCommand) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		if err := replaceFile(c.HTML, html); err != nil {
-			return fmt.Errorf("write the page: %w", err)
+			return err
 		}
 	}
 	switch {

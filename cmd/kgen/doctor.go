@@ -58,14 +58,14 @@ type gpu struct {
 
 func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 	d := diagnosis{Kgen: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Problems: []string{}}
-	var err error
-	if d.Tools, err = a.tools(ctx); err != nil {
-		return err
-	}
+	p, err := a.places()
+	d.Tools = p.tools(ctx)
 	d.CXX = program(ctx, "c++", "g++", "clang++")
 	d.Python = program(ctx, "python3")
-	if d.Cache, err = a.lookAtCache(); err != nil {
-		return err
+	if err != nil {
+		d.Cache.Problem = err.Error()
+	} else {
+		d.Cache = lookAtCache(p.root)
 	}
 	d.GPU = lookAtGPU(ctx)
 	d.conclude()
@@ -100,13 +100,9 @@ func program(ctx context.Context, names ...string) tool {
 	return tool{Name: strings.Join(names, ", "), Problem: "not found"}
 }
 
-func (a *app) lookAtCache() (cache, error) {
-	dir, err := a.cacheDir()
-	if err != nil {
-		return cache{}, err
-	}
+func lookAtCache(dir string) cache {
 	c := cache{Dir: dir}
-	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -116,23 +112,25 @@ func (a *app) lookAtCache() (cache, error) {
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		c.Problem = err.Error()
-		return c, nil
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = tryCache(dir)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err != nil {
 		c.Problem = err.Error()
-		return c, nil
+	}
+	return c
+}
+
+// tryCache writes to the cache.
+func tryCache(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
 	}
 	f, err := os.CreateTemp(dir, "doctor-*")
 	if err != nil {
-		c.Problem = err.Error()
-		return c, nil
+		return err
 	}
-	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
-		c.Problem = err.Error()
-	}
-	return c, nil
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 func lookAtGPU(ctx context.Context) gpu {
@@ -168,7 +166,11 @@ func (d *diagnosis) conclude() {
 			problem("no python3, which `kgen toolchain install` needs: install python3 with pip")
 		}
 	}
-	if d.Cache.Problem != "" {
+	switch {
+	case d.Cache.Problem == "":
+	case d.Cache.Dir == "":
+		problem("%s", d.Cache.Problem)
+	default:
 		problem("the cache can't be used: %s; set KGEN_CACHE_DIR to a folder that can be written", d.Cache.Problem)
 	}
 	if d.GPU.Problem != "" {

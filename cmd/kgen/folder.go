@@ -124,7 +124,7 @@ func replaceable(path string, m mark) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return err
+		return fmt.Errorf("look for the output folder: %w", err)
 	case !info.IsDir():
 		return fmt.Errorf("%s is not a folder: remove it, or give another folder", path)
 	}

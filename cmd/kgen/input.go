@@ -31,7 +31,7 @@ func (a *app) read(path string) (name string, data []byte, err error) {
 	}
 	data, err = io.ReadAll(io.LimitReader(from, maxInput+1))
 	if err != nil {
-		return "", nil, usagef("read %s: %w", name, err)
+		return "", nil, usageError{err}
 	}
 	if len(data) > maxInput {
 		return "", nil, usagef("%s has more than %s: it is neither a spec nor a config.json", name, sizeText(maxInput))
@@ -90,7 +90,7 @@ func (a *app) cacheDir() (string, error) {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("no folder to keep cubins in: set KGEN_CACHE_DIR: %w", err)
+		return "", fmt.Errorf("no folder for the cache: %w; set KGEN_CACHE_DIR to one", err)
 	}
 	return filepath.Join(dir, "kgen"), nil
 }

@@ -67,6 +67,10 @@ func (a *app) tools(ctx context.Context) ([]tool, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p.tools(ctx), nil
+}
+
+func (p places) tools(ctx context.Context) []tool {
 	found := toolchain.Find(p.toolchain)
 	tools := []tool{
 		{Name: "nvrtc", Path: found.NVRTC, Problem: "not found: run `kgen toolchain install`"},
@@ -79,11 +83,12 @@ func (a *app) tools(ctx context.Context) ([]tool, error) {
 			continue
 		}
 		t.Problem = ""
+		var err error
 		if t.Version, err = toolchain.Version(ctx, t.Path, p.versions); err != nil {
 			t.Problem = err.Error()
 		}
 	}
-	return tools, nil
+	return tools
 }
 
 func (a *app) showTools(ctx context.Context) error {

@@ -49,6 +49,7 @@ func (c *vendorCommand) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	defer compilation.stop()
 	if err := a.compile(ctx, compilation, all); err != nil {
 		return err
 	}
