@@ -43,6 +43,10 @@ func Header(s spec.Spec, kernels []Kernel, more string) []byte {
 //   void* arguments[] = {&params};
 //   cuLaunchKernel(function, <grid x>, <grid y>, 1, <..._THREADS>, 1, 1, <..._SHARED_BYTES>, stream, arguments, NULL);
 //
+// Tensors of the spec's element type, caches, partial_out and rope begin at multiples of
+// 16 bytes, and token strides are multiples of 8 elements: a launch that breaks this
+// ends the process's use of the GPU.
+//
 // A file of machine code serves the architecture in its name and those of the
 // same major number after it; the suffix a binds it to that one alone.
 #ifndef %[3]sH

@@ -1,6 +1,6 @@
 // Package vendoring makes folders that need nothing of kgen: a spec's kernels as
-// machine code and source, with a loader on the CUDA driver API in C or Go and an
-// example that checks itself. It is pure: values in, a map of name to content out.
+// machine code and source, with a loader on the CUDA driver API in C or Go, an
+// example that checks itself, and the licence. It is pure: values in, a map of name to content out.
 package vendoring
 
 import (
@@ -13,6 +13,7 @@ import (
 	"slices"
 	"text/template"
 
+	"github.com/kgen-project/kgen"
 	"github.com/kgen-project/kgen/gen/emit"
 	"github.com/kgen-project/kgen/gen/spec"
 )
@@ -66,6 +67,7 @@ func Files(in Input) (map[string][]byte, error) {
 	if err := add(files, in, d); err != nil {
 		return nil, fmt.Errorf("vendor %s: %w", in.Spec.Name, err)
 	}
+	files["LICENSE"] = kgen.License
 	files[ListFile] = nil
 	list := list{Vendor: 1, Spec: in.Spec.Name, Language: in.Language, Files: slices.Sorted(maps.Keys(files))}
 	if in.Language == C {

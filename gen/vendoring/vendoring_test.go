@@ -109,7 +109,7 @@ func TestFileList(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := append(own, "manifest.json", vendoring.ListFile)
+		want := append(own, "LICENSE", "manifest.json", vendoring.ListFile)
 		for name := range in.Cubins {
 			want = append(want, name)
 		}

@@ -8,10 +8,35 @@
 // aligned, and have no implicit padding; [Layout] checks this.
 //
 // Shapes are written outermost first; "tokens" are query tokens of one step.
+//
+// Kernels move 16 bytes at a time: tensors of the spec's element type, caches,
+// PartialOut and Rope begin at multiples of 16 bytes ([Aligned]), and token strides
+// are multiples of 8 elements. What else a struct points to begins at a multiple of
+// its own element. On a GPU a launch that breaks this ends the process's use of the
+// device, so launchers refuse it.
 package abi
 
 // DevicePtr is an address in device memory. Zero is the null pointer.
 type DevicePtr uint64
+
+// Aligned says whether every address is a multiple of 16 bytes.
+func Aligned(addresses ...DevicePtr) bool {
+	all := DevicePtr(0)
+	for _, p := range addresses {
+		all |= p
+	}
+	return all%16 == 0
+}
+
+// AlignedStrides says whether every stride, in elements of 2 bytes, is a multiple of
+// 16 bytes.
+func AlignedStrides(strides ...int32) bool {
+	all := int32(0)
+	for _, n := range strides {
+		all |= n
+	}
+	return all%8 == 0
+}
 
 // RopeLowBits is the number of bits of a position that the low level of a
 // RoPE table covers: position = high<<RopeLowBits + low.

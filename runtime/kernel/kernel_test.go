@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -195,13 +196,13 @@ func encode(t *testing.T, params any) []byte {
 }
 
 func TestLaunches(t *testing.T) {
-	attend := abi.AttendParams{Q: 1, KCache: 2, SinkLogits: 13, QTokenStride: 14, OutTokenStride: 15, KVHeads: 8,
+	attend := abi.AttendParams{Q: 16, KCache: 32, SinkLogits: 13, QTokenStride: 1024, OutTokenStride: 1032, KVHeads: 8,
 		ItemCount: 70000, Scale: 0.125, RopeScale: 1.5}
 	shared := attend
 	shared.Members, shared.MemberOffsets = 16, 17
-	appendParams := abi.AppendParams{K: 1, Rope: 7, KTokenStride: 8, VTokenStride: 9, KVHeads: 8, Tokens: 11}
-	merge := abi.MergeParams{PartialOut: 1, SinkLogits: 6, OutTokenStride: 7, QHeads: 33, Tokens: 9}
-	materialise := abi.MaterialiseParams{SrcK: 1, Rope: 7, KVHeads: 8, CopyCount: 5}
+	appendParams := abi.AppendParams{K: 16, Rope: 112, KTokenStride: 8, VTokenStride: 16, KVHeads: 8, Tokens: 11}
+	merge := abi.MergeParams{PartialOut: 16, SinkLogits: 6, OutTokenStride: 64, QHeads: 33, Tokens: 9}
+	materialise := abi.MaterialiseParams{SrcK: 16, Rope: 112, KVHeads: 8, CopyCount: 5}
 	tests := []struct {
 		entry  string
 		launch func(*Set) error
@@ -296,7 +297,7 @@ func TestNothingToLaunch(t *testing.T) {
 
 func TestLaunchErrors(t *testing.T) {
 	b := testBundle()
-	b.Kernels = b.Kernels[3:5] // decode and merge
+	b.Kernels = slices.DeleteFunc(b.Kernels, func(a Artifact) bool { return a.Kind == abi.KindPrefill })
 	s, dev := openTest(t, b)
 	tests := []struct {
 		name string
@@ -309,6 +310,14 @@ func TestLaunchErrors(t *testing.T) {
 		{"no heads", s.Decode(0, abi.AttendParams{ItemCount: 1}), "launch decode of llama3: a grid of 1 by 0 blocks"},
 		{"too many heads", s.Decode(0, abi.AttendParams{ItemCount: 1, KVHeads: 65536}), "a grid of 1 by 65536 blocks"},
 		{"no query heads", s.Merge(0, abi.MergeParams{Tokens: 1}), "launch merge of llama3: a grid of 1 by 0 blocks"},
+		{"a bad address", s.Decode(0, abi.AttendParams{Q: 8, ItemCount: 1, KVHeads: 1}),
+			"launch decode of llama3: Q 0x8, Out 0x0, KCache 0x0, VCache 0x0, PartialOut 0x0, Rope 0x0, QTokenStride 0, OutTokenStride 0: " +
+				"addresses must be multiples of 16 bytes, token strides of 8 elements"},
+		{"a bad stride", s.Extend(0, abi.AttendParams{QTokenStride: 1028, ItemCount: 1, KVHeads: 1}), "QTokenStride 1028, OutTokenStride 0: addresses"},
+		{"append", s.Append(0, abi.AppendParams{V: 24, Tokens: 1}), "launch append of llama3: K 0x0, V 0x18, "},
+		{"append", s.Append(0, abi.AppendParams{KTokenStride: 4, Tokens: 1}), "KTokenStride 4, "},
+		{"merge", s.Merge(0, abi.MergeParams{Out: 4, QHeads: 1, Tokens: 1}), "launch merge of llama3: PartialOut 0x0, Out 0x4, "},
+		{"materialise", s.Materialise(0, abi.MaterialiseParams{DstV: 2, KVHeads: 1, CopyCount: 1}), "DstV 0x2, "},
 		{"no members", s.SharedDecode(0, abi.AttendParams{ItemCount: 1, KVHeads: 1}), "launch shared_decode of llama3: Members or MemberOffsets is null"},
 		{"device", s.Decode(99, abi.AttendParams{ItemCount: 1, KVHeads: 1}), "launch decode of llama3: bad stream"},
 	}

@@ -102,8 +102,21 @@ func TestNamedErrors(t *testing.T) {
 	check("truncate in a step", s.Truncate(0), serve.ErrBusy)
 	check("place in a step", s.Place(nil, 0), serve.ErrBusy)
 	check("close in a step", s.Close(), serve.ErrBusy)
-	check("no such layer", step.Attend(2, serve.IO{Q: 1, K: 1, V: 1, Out: 1}), "the model has layers 0 to 1")
-	check("a null pointer", step.Attend(0, serve.IO{Q: 1, K: 1, V: 1}), "out 0x0: none may be null")
+	check("no such layer", step.Attend(2, serve.IO{Q: 16, K: 16, V: 16, Out: 16}), "the model has layers 0 to 1")
+	check("a null pointer", step.Attend(0, serve.IO{Q: 16, K: 16, V: 16}), "out 0x0: none may be null")
+	for _, c := range []struct {
+		io   serve.IO
+		want string
+	}{
+		{serve.IO{Q: 16, K: 24, V: 16, Out: 16}, "k 0x18, v 0x10, out 0x10: all must be multiples of 16 bytes"},
+		{serve.IO{Q: 16, K: 16, V: 16, Out: 16, LSE: 2}, "lse 0x2, sink logits 0x0: both must be multiples of 4 bytes"},
+		{serve.IO{Q: 16, K: 16, V: 16, Out: 16, QStride: 36}, "the stride of q is 36 elements, want 0 or a multiple of 8 from 32 to 2147483647"},
+		{serve.IO{Q: 16, K: 16, V: 16, Out: 16, KStride: -16}, "the stride of k is -16 elements, want 0 or a multiple of 8 from 16 "},
+		{serve.IO{Q: 16, K: 16, V: 16, Out: 16, VStride: 8}, "the stride of v is 8 elements"},
+		{serve.IO{Q: 16, K: 16, V: 16, Out: 16, OutStride: 1 << 31}, "the stride of out is 2147483648 elements"},
+	} {
+		check("a bad tensor", step.Attend(0, c.io), c.want)
+	}
 	check("no graph", step.Launch(), "not of a graph")
 	check("nothing attended", step.Commit(), serve.ErrIncomplete)
 	check("ended", step.Commit(), serve.ErrEnded)
@@ -120,11 +133,11 @@ func TestNamedErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := step.Attend(0, serve.IO{Q: 1, K: 1, V: 1, Out: 1}); err != nil {
+	if err := step.Attend(0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}); err != nil {
 		t.Fatal(err)
 	}
 	check("a kernel failed", step.Wait(ctx), serve.ErrLaunch)
-	check("a failed step", step.Attend(1, serve.IO{Q: 1, K: 1, V: 1, Out: 1}), serve.ErrLaunch)
+	check("a failed step", step.Attend(1, serve.IO{Q: 16, K: 16, V: 16, Out: 16}), serve.ErrLaunch)
 	check("a failed step", step.Commit(), serve.ErrLaunch)
 	tokens := toy.Document(1, 2)
 	outs, err := b.Step(ctx, []serve.Entry{{Sequence: s, Tokens: 2}}, tokens)
@@ -237,7 +250,7 @@ func TestClosed(t *testing.T) {
 		"place":          func() error { return other.Place(nil, 0) },
 		"graph schedule": func() error { _, err := g.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 1}}); return err },
 		"graph close":    func() error { return g.Close(ctx) },
-		"attend":         func() error { return step.Attend(0, serve.IO{Q: 1, K: 1, V: 1, Out: 1}) },
+		"attend":         func() error { return step.Attend(0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}) },
 		"wait":           func() error { return step.Wait(ctx) },
 	} {
 		if err := f(); !errors.Is(err, serve.ErrClosed) {

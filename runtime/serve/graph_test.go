@@ -113,7 +113,7 @@ func TestGraphErrors(t *testing.T) {
 		s, err := g.Schedule(ctx, c.batch)
 		switch {
 		case c.name == "fits" && err == nil:
-			if err := s.Attend(0, serve.IO{Q: 1, K: 1, V: 1, Out: 1}); err == nil {
+			if err := s.Attend(0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}); err == nil {
 				t.Error("a layer of a graph's step was attended")
 			}
 			if _, err := g.Schedule(ctx, c.batch); !errors.Is(err, serve.ErrBusy) {

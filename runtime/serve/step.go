@@ -43,21 +43,6 @@ type launch struct {
 	merge  abi.MergeParams // Tokens is 0 where there is nothing to merge
 }
 
-// IO is a layer's tensors in device memory, of the spec's element type. Rows are
-// query tokens: see [Engine.Schedule]. Strides are elements from one token to
-// the next; 0: the rows lie one behind the other.
-type IO struct {
-	Q   abi.DevicePtr // [tokens][query heads][head dim], un-rotated
-	K   abi.DevicePtr // [tokens][KV heads][head dim], un-rotated
-	V   abi.DevicePtr // [tokens][KV heads][v head dim]
-	Out abi.DevicePtr // [tokens][query heads][v head dim]
-
-	QStride, KStride, VStride, OutStride int
-
-	LSE        abi.DevicePtr // float32 [tokens][query heads], natural log; may be null
-	SinkLogits abi.DevicePtr // float32 [query heads]; null unless the spec has sink_logits
-}
-
 // Tokens is the number of rows of the step's tensors; in a graph, the most there
 // can be.
 func (s *Step) Tokens() int { return s.tokens }
@@ -121,8 +106,8 @@ func (s *Step) prepare(a *addresses) {
 // Attend queues a layer's work, counted from 0: K and V of the new tokens are
 // written to their pages, each query token attends to what its sequence holds
 // and to what is before it among the new tokens, and the result goes to Out.
-// Layers may come in any order. An error other than of the arguments leaves a
-// step that can only be aborted.
+// Layers may come in any order; one that is attended again does all of it again. An
+// error other than of the arguments leaves a step that can only be aborted.
 func (s *Step) Attend(layer int, io IO) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,10 +138,8 @@ func (s *Step) check(layer int, io IO) error {
 		return fmt.Errorf("a step of a graph is launched with Launch")
 	case layer < 0 || layer >= len(s.attended):
 		return fmt.Errorf("the model has layers 0 to %d", len(s.attended)-1)
-	case io.Q == 0 || io.K == 0 || io.V == 0 || io.Out == 0:
-		return fmt.Errorf("q %#x, k %#x, v %#x, out %#x: none may be null", io.Q, io.K, io.V, io.Out)
 	}
-	return nil
+	return io.check(&s.engine.model)
 }
 
 func (s *Step) launch(layer int, io IO) error {
