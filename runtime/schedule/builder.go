@@ -49,7 +49,7 @@ func (b *Builder) Build(sequences []Sequence, o Options) (Lists, error) {
 	if err != nil {
 		return Lists{}, fmt.Errorf("schedule: %w", err)
 	}
-	b.readers.count(sequences)
+	b.readers.see(sequences)
 	lists, err := b.build(sequences, nil, &o, tokens)
 	if err != nil {
 		return Lists{}, fmt.Errorf("schedule: %w", err)
@@ -64,7 +64,7 @@ type known struct {
 }
 
 // build makes the lists of sequences, whose segments are among those that b.readers has
-// counted; of nil for of, they are checked, and have no slots of shared decode. Where a sequence has some, its items are partial, and
+// seen; of nil for of, they are checked, and have no slots of shared decode. Where a sequence has some, its items are partial, and
 // without segments it has no item.
 func (b *Builder) build(sequences []Sequence, of []known, o *Options, tokens int) (Lists, error) {
 	if o.PadTokens > 0 {
@@ -159,7 +159,7 @@ func (b *Builder) addRuns(t *tile, segments []Segment, o *Options, alone bool) {
 			end = min(end, int(t.index+t.count+causal))
 		}
 		once := int32(0)
-		if alone && b.readers.only(1, segment.Page) {
+		if alone && b.readers.one(segment) {
 			once = 1
 		}
 		begin, stop, resume := 0, end, end // what the tile sees is begin to stop and resume to end

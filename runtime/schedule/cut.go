@@ -227,14 +227,17 @@ func (b *SharedBuilder) cutAt(u *bundle, unit int, o *Options) {
 type walk struct {
 	chunks    []chunk
 	page      int
-	unit, cut int  // the distance of the cuts, and one of them counted from the start of the first chunk that is left
-	begin     int  // token of that chunk that comes next
-	alone     bool // one tile has all query tokens that hold the bundle
-	readers   *readers
+	unit, cut int   // the distance of the cuts, and one of them counted from the start of the first chunk that is left
+	begin     int   // token of that chunk that comes next
+	once      int32 // 1: one tile has all query tokens that hold the bundle
 }
 
 func (b *SharedBuilder) walk(u *bundle, o *Options) walk {
-	return walk{chunks: b.chunks[u.first : u.first+u.chunks], page: max(1, o.PageSize), unit: int(u.unit), alone: u.tiles == 1, readers: &b.decode.readers}
+	w := walk{chunks: b.chunks[u.first : u.first+u.chunks], page: max(1, o.PageSize), unit: int(u.unit)}
+	if u.tiles == 1 {
+		w.once = 1
+	}
+	return w
 }
 
 // part writes the next part's runs, for the first tile, unless runs is nil, and returns
@@ -247,10 +250,7 @@ func (w *walk) part(runs []abi.Run) (n int) {
 		end := min(int(c.tokens), (w.cut+w.page-1)&^(w.page-1))
 		if runs != nil {
 			r := &runs[n]
-			r.Page, r.Begin, r.End, r.Offset, r.Causal, r.Once = c.page, int32(w.begin), int32(end), c.offsets, abi.Visible, 0
-			if w.alone && w.readers.only(c.holds, c.page) {
-				r.Once = 1
-			}
+			r.Page, r.Begin, r.End, r.Offset, r.Causal, r.Once = c.page, int32(w.begin), int32(end), c.offsets, abi.Visible, w.once
 		}
 		n++
 		w.begin = end

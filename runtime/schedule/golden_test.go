@@ -21,11 +21,8 @@ func TestUnchanged(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		for i := range l.Runs {
-			l.Runs[i].Once = 0 // changes no result
-		}
 		var data []byte
-		for _, list := range []any{l.Items, l.Runs, l.SlotBegin, int64(l.Slots)} {
+		for _, list := range []any{l.Items, withoutOnce(l.Runs), l.SlotBegin, int64(l.Slots)} {
 			if data, err = binary.Append(data, binary.LittleEndian, list); err != nil {
 				t.Fatal(err)
 			}

@@ -1,46 +1,43 @@
 package schedule
 
-// readers counts the segments of a step that begin at a page.
+// readers knows which segments of a step are the only one of their pages. It takes pages
+// to be new in ascending order, as a page table that is made for a step has them: of one
+// that comes behind a later one it says that there are others.
 type readers struct {
-	at   []reader // by Segment.Page
-	step uint32
+	repeated []uint32 // by Segment.Page: the last step in which it came again
+	step     uint32
+	none     bool // no page of this step did
 }
 
-type reader struct {
-	step     uint32 // in which segments was counted
-	segments int32
-}
-
-// knownPages bounds the memory of readers: of what lies behind so many pages of the table,
-// nobody is known to be the only reader.
+// knownPages bounds the memory of readers: what lies behind so many pages of the table is
+// taken to have others.
 const knownPages = 1 << 24
 
-// count takes in the sequences of a step, which need not have been checked.
-func (r *readers) count(sequences []Sequence) {
+// see takes in the sequences of a step, which need not have been checked.
+func (r *readers) see(sequences []Sequence) {
 	if r.step++; r.step == 0 {
-		clear(r.at[:cap(r.at)])
+		clear(r.repeated[:cap(r.repeated)])
 		r.step = 1
 	}
-	at, step := r.at, r.step
+	next := int32(0) // behind the pages so far
+	r.none = true
 	for i := range sequences {
 		for j := range sequences[i].Segments {
-			page := int(sequences[i].Segments[j].Page)
-			if uint(page) >= knownPages {
-				continue
+			switch page := sequences[i].Segments[j].Page; {
+			case page >= next:
+				next = min(page, knownPages) + 1
+			case page >= 0:
+				if int(page) >= len(r.repeated) {
+					r.repeated = resize(r.repeated, int(next))
+				}
+				r.repeated[page] = r.step
+				r.none = false
 			}
-			if page >= len(at) {
-				at = resize(at, page+1)
-			}
-			if at[page].step != step {
-				at[page] = reader{step: step}
-			}
-			at[page].segments++
 		}
 	}
-	r.at = at
 }
 
-// only is whether so many segments are all that begin at a page of the step.
-func (r *readers) only(segments, page int32) bool {
-	return page < knownPages && r.at[page].segments == segments
+// one is whether no other segment of the step has the pages of this.
+func (r *readers) one(s *Segment) bool {
+	return s.Page < knownPages && (r.none || int(s.Page) >= len(r.repeated) || r.repeated[s.Page] != r.step)
 }

@@ -27,6 +27,15 @@ func checkOnce(t *testing.T, name string, runs ...abi.Run) {
 	}
 }
 
+// withoutOnce is runs without what they say of others.
+func withoutOnce(runs []abi.Run) []abi.Run {
+	runs = slices.Clone(runs)
+	for i := range runs {
+		runs[i].Once = 0
+	}
+	return runs
+}
+
 func runsOf(items []abi.Item, runs []abi.Run) []abi.Run {
 	var all []abi.Run
 	for _, item := range items {

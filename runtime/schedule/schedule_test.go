@@ -188,7 +188,7 @@ func work(l schedule.Lists, s schedule.Sequence) map[string][]abi.Run {
 			split -= l.SlotBegin[item.QBegin]
 		}
 		name := fmt.Sprint(item.QBegin, item.QCount, item.QIndex, split, item.SlotStride)
-		m[name] = append([]abi.Run(nil), l.Runs[item.RunBegin:item.RunEnd]...)
+		m[name] = withoutOnce(l.Runs[item.RunBegin:item.RunEnd])
 	}
 	return m
 }
