@@ -8,7 +8,7 @@ RACE   := ./runtime/... ./gen/build ./gen/subprocess ./gen/toolchain
 CASES  ?= 500
 SOAK   ?= 1h
 
-.PHONY: all kgen compiler toolchain test soak lint generate gorgonia device-test clean
+.PHONY: all kgen compiler toolchain test soak lint generate gorgonia device-test measure clean
 
 # Build Llama-3's kernels and check them on the CPU.
 all: kgen compiler
@@ -63,6 +63,10 @@ device-test: kgen compiler
 	cd $(VENDORED)/go && GOWORK=off CGO_ENABLED=0 $(GO) test -count=1 -v .
 	$(KGEN) demo
 	for spec in $(SPECS); do $(KGEN) verify $$spec --backend gpu --encoding segment,raw,baked --cases $(CASES) --seed 1 || exit 1; done
+
+# What the README says was measured, on a machine with an NVIDIA GPU.
+measure: kgen compiler
+	tests/device/measure.sh bin/measured
 
 clean:
 	rm -rf bin

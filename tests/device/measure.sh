@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Measures what README.md says was measured, on this machine's GPU:
+#
+#   tests/device/measure.sh FOLDER [PART...]
+#
+# prints each part's tables and keeps its reports in FOLDER. Parts: peers, clean,
+# encodings, sharing, heads, sm80, verify, sanitize, tune; all of them by default. It needs
+# bin/kgen (or another one in KGEN) and, for one thing each, torch and compute-sanitizer.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+kgen=${KGEN:-bin/kgen}
+out=${1:?where to keep the reports: tests/device/measure.sh FOLDER [PART...]}
+shift
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(peers clean encodings sharing heads sm80 verify sanitize tune)
+mkdir -p "$out"
+
+attention=prefill:4x4096,prefill:1x16384,extend:1x64/8192,extend:1x64/32768,extend:1x64/131072,extend:8x64/8192,extend:1x256/16384,extend:4x512/8192
+decode=decode:1x1/8192,decode:1x1/32768,decode:8x1/8192,decode:32x1/8192,decode:128x1/4096
+shared=shared:32x8192+512,shared:128x4096+256
+zipf=$(for s in 0 1.07 2.1; do for batch in 64 256; do printf ',zipf:%s:%s/1000x512x5+64-192' $s $batch; done; done)
+
+# llama3 with other lines: edited SED-SCRIPT
+edited() { sed "$1" specs/llama3.yaml; }
+
+# bench NAME ARGUMENTS...: a run of kgen bench, its spec on standard input.
+bench() {
+  local name=$1
+  shift
+  echo "== $name: kgen bench $*"
+  "$kgen" bench - --json "$@" >"$out/$name.json"
+  "$kgen" bench --from "$out/$name.json"
+}
+
+for part in "${parts[@]}"; do
+  case $part in
+    peers) edited '' | bench peers --case "$attention,$decode" --against torch ;;
+    clean) edited '' | bench clean --case "$attention,$decode,$shared" --clean ;;
+    encodings)
+      for encoding in segment baked raw; do
+        edited '' | bench "encoding-$encoding" --case "$attention,$decode" --encoding $encoding
+      done
+      edited 's/layout: nhd/layout: hnd/' | bench layout-hnd --case "$attention,$decode"
+      edited 's/page_size: 16/page_size: 64/' | bench page-64 --case "$attention,$decode"
+      ;;
+    sharing)
+      edited '' | bench sharing-fastest --case "$shared$zipf"
+      edited '$a sharing: bitwise' | bench sharing-bitwise --case "$shared$zipf"
+      ;;
+    heads)
+      for dim in 64 256; do
+        edited "s/head_dim: 128/head_dim: $dim/" | bench "head-dim-$dim" --case "$attention,$decode" --against torch
+      done
+      ;;
+    sm80) edited 's/^targets:.*/targets: [sm_80]/' | bench sm80 --case prefill:1x16384 --against torch ;;
+    verify)
+      for spec in llama3 smollm2_135m; do
+        "$kgen" verify specs/$spec.yaml --backend gpu --encoding segment,raw,baked --cases 500 --seed 2030 | tee "$out/verify-$spec.txt"
+      done
+      edited 's/^targets:.*/targets: [sm_80]/' | "$kgen" verify - --backend gpu --encoding segment,raw,baked --cases 500 --seed 2030 | tee "$out/verify-sm80.txt"
+      ;;
+    sanitize)
+      for tool in memcheck racecheck synccheck initcheck; do
+        echo "== $tool"
+        compute-sanitizer --tool $tool "$kgen" verify specs/llama3.yaml --backend gpu --cases 2 --seed 5 | tail -n 3
+        edited 's/^targets:.*/targets: [sm_80]/' | compute-sanitizer --tool $tool "$kgen" verify - --backend gpu --cases 2 --seed 5 | tail -n 3
+      done 2>&1 | tee "$out/sanitize.txt"
+      ;;
+    tune)
+      for turn in 1 2; do
+        "$kgen" tune specs/llama3.yaml --budget 112s -o "$out/tuned-$turn.yaml" | tee "$out/tune-$turn.txt"
+        "$kgen" tune specs/llama3.yaml --score "$out/tuned-$turn.yaml"
+      done
+      ;;
+    *)
+      echo "no part $part" >&2
+      exit 2
+      ;;
+  esac
+done
