@@ -77,6 +77,3 @@ func (r *Recording) Step(ctx context.Context, batch []serve.Entry, tokens []int3
 	}
 	return outs, s.Commit()
 }
-
-// IO is the tensors of a layer.
-func (r *Recording) IO(layer int) serve.IO { return r.tensors[layer].io }
