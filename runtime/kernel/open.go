@@ -16,6 +16,7 @@ import (
 // concurrent use, but for Close.
 type Set struct {
 	name    string
+	digest  string
 	kernels map[abi.Kind]*loaded // the usual one of each kind
 	routes  map[abi.Kind][]route // of the kinds that attend
 	all     []*loaded
@@ -66,7 +67,7 @@ func Open(ctx context.Context, dev cuda.Device, b Bundle, o Options) (*Set, erro
 	}
 	group.Wait()
 	s := &Set{
-		name: b.Name, kernels: map[abi.Kind]*loaded{}, all: chosen, tuned: b.tunedFor(dev.Info()) != nil,
+		name: b.Name, digest: b.SpecDigest, kernels: map[abi.Kind]*loaded{}, all: chosen, tuned: b.tunedFor(dev.Info()) != nil,
 		device: dev, multiprocessors: max(1, dev.Info().Multiprocessors), cache: b.Cache,
 	}
 	for _, l := range chosen[:usual] {
@@ -229,6 +230,9 @@ func (s *Set) Tile(kind abi.Kind) (rows, keys int) {
 	a, _ := s.Artifact(kind)
 	return a.Rows, a.Keys
 }
+
+// SpecDigest is the identity of the spec that the kernels were made from.
+func (s *Set) SpecDigest() string { return s.digest }
 
 // Close unloads the kernels. No launch may be under way.
 func (s *Set) Close() error {

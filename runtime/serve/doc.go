@@ -37,6 +37,8 @@
 //	dev, err := driver.Open(ctx, 0)
 //	kernels, err := kernel.Open(ctx, dev, llama3.Bundle(), kernel.Options{})
 //
+// The constants of that package are the [Model]: see the example of [New].
+//
 // # What is promised
 //
 // A sequence's outputs have the same bits whatever else is in the batch, and
@@ -45,9 +47,10 @@
 // it is fastest, the bits of a decode step depend on which of the sequence's
 // documents others in the batch hold, and on nothing else.
 //
-// A call that fails leaves sequences and registry as they were; its error wraps
-// one of [ErrNoPages], [ErrOutOfMemory], [ErrClosed], [ErrLaunch], [ErrFixedSize], [ErrBusy],
-// [ErrEnded], [ErrIncomplete] or the context's, and later calls are served.
+// A call that fails leaves sequences and registry as they were, and later calls are
+// served. Its error says which argument is wrong, or wraps one of [ErrNoPages],
+// [ErrOutOfMemory], [ErrClosed], [ErrLaunch], [ErrFixedSize], [ErrBusy], [ErrEnded],
+// [ErrIncomplete], [ErrNoGraphs], kvcache.ErrPosition, kvcache.ErrReleased or the context's.
 //
 // All work is queued on one stream, in the order of the calls, and Schedule does
 // not wait for it: a server may make a step while the one before is at work. What

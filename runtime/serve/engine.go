@@ -56,6 +56,9 @@ func New(dev cuda.Device, k Kernels, m Model, o Options) (_ *Engine, err error) 
 	if err := m.check(); err != nil {
 		return nil, err
 	}
+	if d, ok := k.(digester); ok && d.SpecDigest() != m.SpecDigest {
+		return nil, fmt.Errorf("the kernels are of the spec with digest %q, and the model's SpecDigest is %q", d.SpecDigest(), m.SpecDigest)
+	}
 	e := &Engine{
 		device: dev, kernels: k, model: m, sharing: sharingOptions(m, k, dev.Info()),
 		stream: o.Stream, log: o.Logger, metrics: newMetrics(),

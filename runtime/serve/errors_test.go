@@ -47,6 +47,21 @@ func TestNewErrors(t *testing.T) {
 	}
 }
 
+// digested are kernels of a spec.
+type digested struct{ serve.Kernels }
+
+func (digested) SpecDigest() string { return "another" }
+
+func TestOtherSpecsKernels(t *testing.T) {
+	dev := cpu.Open(cpu.Options{Workers: 1})
+	defer dev.Close()
+	m := toy.Small()
+	_, err := serve.New(dev, digested{cpuKernels(t, dev, m)}, m, serve.Options{Pages: 10})
+	if err == nil || !strings.Contains(err.Error(), `the kernels are of the spec with digest "another", and the model's SpecDigest is "digest"`) {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestNamedErrors(t *testing.T) {
 	ctx := t.Context()
 	b := newBench(t, toy.Small(), serve.Options{Pages: 20})

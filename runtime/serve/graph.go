@@ -24,7 +24,7 @@ type GraphSize struct {
 // Graph is a recorded decode step. It is replayed for batch after batch of
 // sequences, which may be others each time, and longer: [Graph.Schedule] puts
 // the work lists of a batch where the graph reads them. It replays the tensor
-// addresses that it was recorded with.
+// addresses that it was recorded with. Its methods may be called from any goroutine.
 type Graph struct {
 	engine   *Engine
 	space    *workspace
@@ -38,7 +38,7 @@ type Graph struct {
 // the step, and may launch other work of the forward step on the step's stream,
 // which is not the engine's; nothing runs yet. It must not allocate, copy or
 // wait, and must launch from the goroutine it is called on. No other call of
-// the engine makes progress meanwhile.
+// the engine makes progress meanwhile, so it must make none.
 func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Step) error) (_ *Graph, err error) {
 	defer func() {
 		if err != nil {

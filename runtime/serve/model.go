@@ -31,6 +31,9 @@ type blocker interface {
 	Blocks(kind abi.Kind) int
 }
 
+// digester is Kernels that know which spec they were made from.
+type digester interface{ SpecDigest() string }
+
 // cacheMapper is Kernels of which some read the caches by tensor maps.
 type cacheMapper interface {
 	MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error)
@@ -41,7 +44,7 @@ type cacheMapper interface {
 // the same names.
 type Model struct {
 	Name       string // identity of the weights: part of every chunk's identity
-	SpecDigest string // likewise
+	SpecDigest string // likewise; that of the kernels' spec
 	Layers     int
 
 	KVHeads  int // on this device
@@ -119,7 +122,7 @@ func (m Model) maxPosition() int {
 
 // Options are what an engine's owner decides. Pages must be given.
 type Options struct {
-	Pages     int            // of the pool
+	Pages     int            // of the pool: each is PageSize tokens of K and V, in all layers
 	HostBytes int64          // limit of the host tier; 0: evicted chunks are lost
 	Policy    kvcache.Policy // of eviction; nil: least recently used first
 	Stream    cuda.Stream    // that all work is queued on; 0: one of the engine's own

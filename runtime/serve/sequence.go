@@ -9,7 +9,7 @@ import (
 
 // Sequence is a request: chunks at their offsets and its own tokens, behind them
 // or, by [Sequence.Place], between them. While it is in a step, its methods but Tokens
-// and Next fail with [ErrBusy].
+// and Next fail with [ErrBusy]; so does one of two that are called at the same time.
 type Sequence struct {
 	engine *Engine
 	kv     *kvcache.Sequence
