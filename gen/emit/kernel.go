@@ -169,6 +169,9 @@ func config(s spec.Spec, p plan.Plan) string {
 		line("int", "keys", p.Keys, "keys in a tile")
 		line("int", "stages", p.Stages, "tiles of keys in flight")
 	}
+	if p.Results > 0 {
+		line("int", "results", p.Results, "items whose warps' results there is room for")
+	}
 	line("int", "warps", p.Warps, "")
 	line("int", "threads", p.Threads(), "")
 	line("int", "min_blocks", max(p.MinBlocks, 1), "blocks of a multiprocessor")

@@ -178,6 +178,12 @@ func decodeRows(m spec.Model) int { return roundUp(m.Group(), 16) }
 
 func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t spec.Tile) Plan {
 	p := Plan{Kind: kind, Family: family, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps}
+	if family == SM90 && kind == spec.Decode {
+		// With room for two, the next item's results need not wait for the merge of these.
+		if p.Results = 2; sharedBytes(s.Model, p) > limits[target].SharedPerBlock {
+			p.Results = 1
+		}
+	}
 	p.Shared = sharedBytes(s.Model, p)
 	p.MinBlocks = 1
 	return p
@@ -189,7 +195,7 @@ const (
 	columnAlign  = 1024
 	keyTileBytes = 6 * 4 // struct KeyTile
 	resultPad    = 8     // of a row of struct WarpResult, elements
-	barriers     = 2 * 8 // a full and a free barrier of a stage
+	barriers     = 2 * 8 // a full and a free barrier of what fills and empties
 
 	sm90DecodeHelpers = 4 // warps that copy, rotate and merge
 )
@@ -202,12 +208,8 @@ func sharedBytes(m spec.Model, p Plan) int {
 	switch {
 	case p.Family == SM90 && p.Kind == spec.Decode: // struct DecodeSm90Shared
 		const queries, queryIndex, tasks, taskBytes = 4, 4, 4, 8*4 + 3*4
-		pending := 2 // results that wait to be merged
-		if p.Rows > 16 {
-			pending = 1
-		}
-		results := pending * (p.Warps - sm90DecodeHelpers) * p.Rows * (2 + m.VHeadDim + resultPad) * 4
-		rings := roundUp(tasks*taskBytes+p.Stages*(keyTileBytes+queryIndex), 8) + (p.Stages+queries+tasks+pending)*barriers
+		results := p.Results * (p.Warps - sm90DecodeHelpers) * p.Rows * (2 + m.VHeadDim + resultPad) * 4
+		rings := roundUp(tasks*taskBytes+p.Stages*(keyTileBytes+queryIndex), 8) + (2*p.Stages+queries+tasks+p.Results)*barriers
 		return roundUp(queries*query+stages+results+rings, columnAlign)
 	case p.Family == SM90: // struct AttendSm90Shared
 		const queries, masked = 2, 4

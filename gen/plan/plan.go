@@ -15,6 +15,7 @@ type Plan struct {
 	Stages  int           // K/V tiles in flight
 	Warps   int
 	Shared  int // dynamic shared memory of a block, bytes
+	Results int // sm90's decode: items whose warps' results there is room for at a time; else 0
 
 	// MinBlocks is the number of blocks that a multiprocessor must be able to
 	// hold, which bounds the registers of a thread; 0 is 1.

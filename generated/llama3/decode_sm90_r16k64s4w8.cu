@@ -659,6 +659,7 @@ struct Config {
   static constexpr int rows = 16;                 // query tokens x heads of one KV head in a tile
   static constexpr int keys = 64;                 // keys in a tile
   static constexpr int stages = 4;                // tiles of keys in flight
+  static constexpr int results = 2;               // items whose warps' results there is room for
   static constexpr int warps = 8;
   static constexpr int threads = 256;
   static constexpr int min_blocks = 1;            // blocks of a multiprocessor
@@ -1717,26 +1718,24 @@ template <class Config>
 struct DecodeSm90Shared {
   static constexpr int consumers = Config::warps - 4;
   static constexpr int queries = 4, tasks = 4;
-  static constexpr int results = Config::rows > 16 ? 1 : 2;  // more rows leave no room for a second
   // A stage's tiles are then all one consumer's. Otherwise one could wait for a phase
-  // of `full` while the phase before it, another's, is not complete, and take the one
+  // of key_full while the phase before it, another's, is not complete, and take the one
   // before that, of the same parity, for it.
   static_assert(Config::stages % consumers == 0, "each stage must have one consumer");
 
-  struct Stage {
-    ColumnTile<Config::keys, Config::head_dim> key;
-    ColumnTile<Config::keys, Config::v_head_dim> value;
-  };
-  Stage stage[Config::stages];
+  ColumnTile<Config::keys, Config::head_dim> key[Config::stages];
+  ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
   SharedTile<Config::rows, Config::head_dim> query[queries];  // rotated for one run each
-  WarpResult<Config> result[results][consumers];
+  WarpResult<Config> result[Config::results][consumers];
   DecodeTask task[tasks];
   KeyTile tile[Config::stages];    // that of the stage
   int tile_query[Config::stages];  // which of the block's queries it takes, counted from its first
-  alignas(8) unsigned long long full[Config::stages], free[Config::stages];
+  // Keys make room for the next as soon as the scores are there, values later.
+  alignas(8) unsigned long long key_full[Config::stages], key_free[Config::stages];
+  unsigned long long value_full[Config::stages], value_free[Config::stages];
   unsigned long long query_full[queries], query_free[queries];
   unsigned long long task_full[tasks], task_free[tasks];
-  unsigned long long result_full[results], result_free[results];
+  unsigned long long result_full[Config::results], result_free[Config::results];
 };
 
 template <class Config>
@@ -1755,7 +1754,8 @@ __device__ __forceinline__ DecodeTask task_of(const AttendParams& params, const 
 
 // One warp: K, or V. The block's tiles go to the consumers in turn.
 template <class Config, int Dim, bool Keys>
-__device__ __forceinline__ void produce_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, const void* map, int lane) {
+__device__ __forceinline__ void produce_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
+                                                   const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
   RingPlace<Config::stages> place;
   int query = -1;  // of the tile
   for (WorkStart now = WorkStart::of(params, Work::first(params)), next; now.work.exists; now = next) {
@@ -1767,18 +1767,14 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
       const KeyTile& tile = copies.tile;
       coming = look_up<Config>(params, tile_after<Config::keys>(params, tile, now.run_end), lane);
       if (needs_rotation(rotated_run, tile.run)) ++query;
-      wait_for_stage(shared.free[place.stage], place.parity ^ 1);
-      const uint32_t full = ptx::shared_address(&shared.full[place.stage]);
+      wait_for_stage(all_free[place.stage], place.parity ^ 1);
+      const uint32_t full = ptx::shared_address(&all_full[place.stage]);
       if (lane == 0) {
         if (Keys) shared.tile[place.stage] = tile, shared.tile_query[place.stage] = query;
         ptx::barrier_arrive_expecting(full, tile_bytes<Config, Dim>(tile));
       }
       ptx::sync_warp();
-      if constexpr (Keys) {
-        copy_tile<Config>(shared.stage[place.stage].key, map, full, copies, now.work.kv_head);
-      } else {
-        copy_tile<Config>(shared.stage[place.stage].value, map, full, copies, now.work.kv_head);
-      }
+      copy_tile<Config>(stages[place.stage], map, full, copies, now.work.kv_head);
       place.advance();
       if (rotated_run < 0) next = now.next(params);  // under the first copies
       rotated_run = tile.run;
@@ -1864,7 +1860,7 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
 
   unsigned first_turn = 0;  // of the item's first tile, counted from the block's first
   int first_query = 0;
-  RingPlace<DecodeSm90Shared<Config>::results> result;
+  RingPlace<Config::results> result;
   TaskReader<Config> tasks;
   for (DecodeTask task = tasks.take(shared), next; task.tiles >= 0; task = next) {
     tasks.give_back(shared);
@@ -1879,24 +1875,25 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
     const int share = (warp + consumers - first_turn % consumers) % consumers;
     for (int t = share; t < task.tiles; t += consumers) {
       const unsigned turn = first_turn + t;
-      const int stage = turn % stages;
-      typename DecodeSm90Shared<Config>::Stage& tiles = shared.stage[stage];
-      ptx::barrier_wait(ptx::shared_address(&shared.full[stage]), turn / stages % 2);
+      const int stage = turn % stages, parity = turn / stages % 2;
+      ptx::barrier_wait(ptx::shared_address(&shared.key_full[stage]), parity);
       const KeyTile tile = read_tile(shared.tile[stage], lane);
       take_query(ptx::shuffle(lane == 0 ? shared.tile_query[stage] : 0, 0));
       Accumulator<m_tiles, keys> scores;
-      query_times_keys<Element, Config::head_dim>(scores, shared.query[query_place.stage], 0, tiles.key, lane);
+      query_times_keys<Element, Config::head_dim>(scores, shared.query[query_place.stage], 0, shared.key[stage], lane);
+      arrive(shared.key_free[stage]);
       if (needs_mask<Config, keys>(tile, item.q_index)) {
         mask_scores(scores, 0, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
       }
       softmax.update(scores, output, scale_log2);
+      ptx::barrier_wait(ptx::shared_address(&shared.value_full[stage]), parity);
       if (tile.end - tile.begin < keys) {
-        clear_missing_values<32>(tiles.value, tile.end - tile.begin, lane);
+        clear_missing_values<32>(shared.value[stage], tile.end - tile.begin, lane);
         ptx::fence_async_shared();  // before the next copy to the stage
         ptx::sync_warp();
       }
-      add_weights_times_values<Element>(output, scores, tiles.value, lane);
-      arrive(shared.free[stage]);
+      add_weights_times_values<Element>(output, scores, shared.value[stage], lane);
+      arrive(shared.value_free[stage]);
     }
 
     first_turn += task.tiles;
@@ -1919,7 +1916,7 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
 // One warp: what the consumers have of each item but the last.
 template <class Config>
 __device__ __forceinline__ void merge_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int lane) {
-  RingPlace<DecodeSm90Shared<Config>::results> result;
+  RingPlace<Config::results> result;
   TaskReader<Config> tasks;
   for (DecodeTask task = tasks.take(shared), next; task.tiles >= 0; task = next) {
     tasks.give_back(shared);
@@ -1942,8 +1939,10 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
   read_ahead(params, ptx::thread_index());
   if (ptx::thread_index() == 0) {
     for (int s = 0; s < Config::stages; ++s) {
-      ptx::barrier_init(ptx::shared_address(&shared.full[s]), 2);
-      ptx::barrier_init(ptx::shared_address(&shared.free[s]), 1);
+      ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
+      ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), 1);
+      ptx::barrier_init(ptx::shared_address(&shared.value_full[s]), 1);
+      ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), 1);
     }
     for (int q = 0; q < Shared::queries; ++q) {
       ptx::barrier_init(ptx::shared_address(&shared.query_full[q]), 32);
@@ -1953,7 +1952,7 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
       ptx::barrier_init(ptx::shared_address(&shared.task_full[t]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.task_free[t]), 32 * (Shared::consumers + 1));
     }
-    for (int r = 0; r < Shared::results; ++r) {
+    for (int r = 0; r < Config::results; ++r) {
       ptx::barrier_init(ptx::shared_address(&shared.result_full[r]), 32 * Shared::consumers);
       ptx::barrier_init(ptx::shared_address(&shared.result_free[r]), 32);
     }
@@ -1963,9 +1962,9 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
   }
   ptx::sync_threads();
   if (warp == Config::warps - 1) {
-    produce_for_decode<Config, Config::head_dim, true>(params, shared, params.k_map, lane);
+    produce_for_decode<Config, Config::head_dim, true>(params, shared, shared.key, params.k_map, shared.key_full, shared.key_free, lane);
   } else if (warp == Config::warps - 2) {
-    produce_for_decode<Config, Config::v_head_dim, false>(params, shared, params.v_map, lane);
+    produce_for_decode<Config, Config::v_head_dim, false>(params, shared, shared.value, params.v_map, shared.value_full, shared.value_free, lane);
   } else if (warp == Config::warps - 3) {
     rotate_for_decode<Config>(params, shared, lane);
   } else if (warp == Config::warps - 4) {
