@@ -42,11 +42,11 @@ type Info struct {
 	Name            string // as the driver gives it, such as "NVIDIA H200"
 	Major, Minor    int    // compute capability
 	Multiprocessors int
-	SharedPerBlock  int   // largest dynamic shared memory of a block, bytes
-	L2Bytes         int64 // size of the L2 cache
-	MemoryBytes     int64 // size of the device memory
-	Driver          string
-	EmulatesSource  bool // true: Load takes Image.Source; false: Image.Cubin
+	SharedPerBlock  int    // largest dynamic shared memory of a block, bytes
+	L2Bytes         int64  // size of the L2 cache
+	MemoryBytes     int64  // size of the device memory
+	Driver          string // its version of CUDA, and its release where that is known
+	EmulatesSource  bool   // true: Load takes Image.Source; false: Image.Cubin
 }
 
 // Image is one kernel's code in the forms a device may want.

@@ -14,7 +14,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -125,8 +127,22 @@ func (d *device) readInfo() error {
 	// Older drivers have no such dependency in a graph, and launches may be captured.
 	const dependenciesInGraphs = 12030
 	d.early = d.info.Major >= 9 && version >= dependenciesInGraphs && d.lib.LaunchKernelEx != nil
-	d.info.Driver = fmt.Sprintf("CUDA %d.%d", version/1000, version%1000/10)
+	release, err := os.ReadFile("/sys/module/nvidia/version")
+	if err != nil {
+		release = nil // another system, or one that hides it: the version of CUDA must do
+	}
+	d.info.Driver = driverText(version, string(release))
 	return nil
+}
+
+// driverText is a driver's version of CUDA, and its release where the system tells it:
+// several releases have one version of CUDA, and may differ in speed.
+func driverText(version int32, release string) string {
+	text := fmt.Sprintf("CUDA %d.%d", version/1000, version%1000/10)
+	if release = strings.TrimSpace(release); release != "" {
+		text += ", " + release
+	}
+	return text
 }
 
 func (d *device) attribute(attribute int32) (int32, error) {

@@ -173,10 +173,19 @@ func mustOpen(t *testing.T, f *fake) *device {
 
 func TestInfo(t *testing.T) {
 	got := mustOpen(t, newFake()).Info()
+	got.Driver, _, _ = strings.Cut(got.Driver, ",") // this machine's own release, if it has one
 	want := cuda.Info{Name: "Fake H200", Major: 9, Multiprocessors: 132, SharedPerBlock: 227 << 10,
 		L2Bytes: 50 << 20, MemoryBytes: 1 << 30, Driver: "CUDA 13.1"}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestDriverText(t *testing.T) {
+	for release, want := range map[string]string{"": "CUDA 13.1", "580.95.05\n": "CUDA 13.1, 580.95.05"} {
+		if got := driverText(13010, release); got != want {
+			t.Errorf("%q: %q, want %q", release, got, want)
+		}
 	}
 }
 
