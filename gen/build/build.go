@@ -12,9 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"time"
 
+	"github.com/kgen-project/kgen/gen/parallel"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cubincache"
@@ -56,33 +56,16 @@ func Build(ctx context.Context, c Compiler, cache cubincache.Cache, sources []So
 	if jobs <= 0 {
 		jobs = runtime.NumCPU()
 	}
-	var (
-		cubins   = make([]Cubin, len(sources))
-		failures = make([]error, len(sources))
-		next     = make(chan int)
-		wait     sync.WaitGroup
-		progress sync.Mutex
-		done     int
-	)
-	for range min(jobs, len(sources)) {
-		wait.Go(func() {
-			for i := range next {
-				cubins[i], failures[i] = buildOne(ctx, c, cache, sources[i])
-				progress.Lock()
-				done++
-				if o.OnProgress != nil {
-					o.OnProgress(done, len(sources), sources[i].Name)
-				}
-				progress.Unlock()
-			}
-		})
-	}
-	for i := range sources {
-		next <- i
-	}
-	close(next)
-	wait.Wait()
-	if err := ctx.Err(); err != nil {
+	cubins, failures := make([]Cubin, len(sources)), make([]error, len(sources))
+	err := parallel.Each(ctx, jobs, len(sources), func(ctx context.Context, i int) error {
+		cubins[i], failures[i] = buildOne(ctx, c, cache, sources[i])
+		return nil
+	}, func(i, done int) {
+		if o.OnProgress != nil {
+			o.OnProgress(done, len(sources), sources[i].Name)
+		}
+	})
+	if err != nil {
 		return nil, err
 	}
 	if err := errors.Join(failures...); err != nil {

@@ -17,8 +17,8 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"sync"
 
+	"github.com/kgen-project/kgen/gen/parallel"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
@@ -202,39 +202,17 @@ func (b *bench) kind(ctx context.Context, kind spec.Kind, o Options) ([]Row, []F
 	if b.dev.Info().EmulatesSource {
 		workers = 1
 	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
 	outcomes := make([][]outcome, last-first+1)
-	var group sync.WaitGroup
-	var mu sync.Mutex
-	next, done := 0, 0
-	for range min(workers, len(outcomes)) {
-		group.Go(func() {
-			for {
-				mu.Lock()
-				i := next
-				next++
-				mu.Unlock()
-				if i >= len(outcomes) || ctx.Err() != nil {
-					return
-				}
-				var err error
-				if outcomes[i], err = b.encodings(ctx, kind, o, first+i); err != nil {
-					stop(err)
-					return
-				}
-				mu.Lock()
-				done++
-				if o.Progress != nil {
-					o.Progress(kind, done, len(outcomes))
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	group.Wait()
-	if ctx.Err() != nil {
-		return nil, nil, context.Cause(ctx)
+	err := parallel.Each(ctx, workers, len(outcomes), func(ctx context.Context, i int) (err error) {
+		outcomes[i], err = b.encodings(ctx, kind, o, first+i)
+		return err
+	}, func(_, done int) {
+		if o.Progress != nil {
+			o.Progress(kind, done, len(outcomes))
+		}
+	})
+	if err != nil {
+		return nil, nil, err
 	}
 
 	var rows []Row
