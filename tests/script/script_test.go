@@ -4,6 +4,8 @@
 package script
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -161,13 +163,16 @@ func files(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// interrupt starts a command, sends it a signal once a file is there, and
-// checks the exit code: interrupt SIGNAL CODE FILE COMMAND...
+// interrupt starts a command, sends it a signal once a file is there, with so many lines,
+// and checks the exit code, -1 of a kill: interrupt SIGNAL CODE FILE[:LINES] COMMAND...
 func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 4 {
-		ts.Fatalf("usage: interrupt SIGNAL CODE FILE COMMAND...")
+		ts.Fatalf("usage: interrupt SIGNAL CODE FILE[:LINES] COMMAND...")
 	}
-	signals := map[string]os.Signal{"INT": os.Interrupt, "TERM": syscall.SIGTERM}
+	signals := map[string]os.Signal{"INT": os.Interrupt, "TERM": syscall.SIGTERM, "KILL": os.Kill}
+	file, count, _ := strings.Cut(args[2], ":")
+	lines, err := strconv.Atoi(cmp.Or(count, "0"))
+	ts.Check(err)
 	path := args[3]
 	if path == "kgen" {
 		path = filepath.Join(ts.Getenv("KGEN_PATH"), path)
@@ -180,8 +185,8 @@ func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
 	}
 	ts.Check(cmd.Start())
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := os.Stat(ts.MkAbs(args[2])); err == nil {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if data, err := os.ReadFile(ts.MkAbs(file)); err == nil && bytes.Count(data, []byte("\n")) >= lines {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -192,13 +197,13 @@ func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ts.Check(cmd.Process.Signal(signals[args[0]]))
 	start := time.Now()
-	err := cmd.Wait()
+	err = cmd.Wait()
 	ts.Logf("%s", out.String())
 	checkCode(ts, args[1], err)
 	if took := time.Since(start); took > 5*time.Second {
 		ts.Fatalf("it took %v to end", took)
 	}
-	if !strings.Contains(out.String(), "interrupted") {
+	if args[0] != "KILL" && !strings.Contains(out.String(), "interrupted") {
 		ts.Fatalf("it does not say that it was interrupted")
 	}
 }
