@@ -11,7 +11,9 @@ import (
 
 	"github.com/kgen-project/kgen/gen/bench"
 	"github.com/kgen-project/kgen/gen/bench/page"
+	"github.com/kgen-project/kgen/gen/build"
 	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/gen/toolchain"
 	"github.com/kgen-project/kgen/gen/tune"
 	"github.com/kgen-project/kgen/gen/verify"
 	"github.com/kgen-project/kgen/runtime/cuda"
@@ -198,7 +200,14 @@ func (c *benchCommand) measure(ctx context.Context, a *app) (_ bench.Report, err
 	}
 	m := measurement{command: c, app: a, dev: graphs, spec: s, places: p}
 	info := dev.Info()
-	tuned := a.rules(s, entries, tune.Identity{GPU: info.Name, Driver: info.Driver})
+	now := tune.Identity{GPU: info.Name, Driver: info.Driver}
+	if nvrtc, err := build.FindCompiler(ctx, build.NVRTC, toolchain.Find(p.toolchain), p.versions); err == nil {
+		now.Compiler = compilerName(nvrtc) // else from the cache alone, whatever compiled it
+	}
+	tuned, err := a.rules(s, entries, now)
+	if err != nil {
+		return bench.Report{}, err
+	}
 	m.provide = verify.Emitted(dev, tunedOnly(encoding, tuned), compileWith(p))
 	if tuned != nil && s.Cache.Encoding == encoding {
 		m.tuned = entries

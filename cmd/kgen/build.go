@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/kgen-project/kgen/gen/build"
+	"github.com/kgen-project/kgen/gen/tune"
 	"github.com/kgen-project/kgen/runtime/abi"
 )
 
@@ -32,6 +34,50 @@ type buildReport struct {
 	Folder   string       `json:"folder"`
 	Compiler abi.Compiler `json:"compiler"`
 	Kernels  []usage      `json:"kernels"`
+	Plans    []chosenPlan `json:"plans"` // which are not for all GPUs and lengths
+}
+
+// chosenPlan says who chose the kernels of a GPU model, or of the other GPUs of a target.
+type chosenPlan struct {
+	GPU      string   `json:"gpu,omitempty"`
+	Target   string   `json:"target,omitempty"`
+	Table    string   `json:"table,omitempty"` // "": the cost model
+	Date     string   `json:"date,omitempty"`  // of the measurement, and what it was made with
+	Driver   string   `json:"driver,omitempty"`
+	Compiler string   `json:"compiler,omitempty"`
+	Kernels  []string `json:"kernels"` // those that are not the default, each with its lengths
+}
+
+func chosenPlans(m abi.Manifest, entries []tune.Entry) []chosenPlan {
+	files := map[string]string{}
+	for _, k := range m.Kernels {
+		files[k.Entry] = k.Source
+	}
+	all := []chosenPlan{}
+	for _, t := range m.Tuned {
+		c := chosenPlan{GPU: t.GPU, Target: t.Target, Kernels: []string{}}
+		for _, r := range t.Rules {
+			c.Kernels = append(c.Kernels, fmt.Sprintf("%s for %s", files[r.Entry], bucketText(tune.Bucket{Query: r.Query, Keys: r.Keys})))
+		}
+		for _, e := range entries {
+			if e.GPU == t.GPU {
+				c.Table, c.Date, c.Driver, c.Compiler = e.File(), e.Date, e.Driver, e.Compiler
+			}
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+func (c chosenPlan) String() string {
+	kernels := "the defaults"
+	if len(c.Kernels) > 0 {
+		kernels = strings.Join(c.Kernels, ", ")
+	}
+	if c.Table == "" {
+		return fmt.Sprintf("other GPUs of %s: %s, by the cost model", c.Target, kernels)
+	}
+	return fmt.Sprintf("%s: %s, by %s, measured on %s with driver %s and %s", c.GPU, kernels, c.Table, c.Date, c.Driver, c.Compiler)
 }
 
 func (c *buildCommand) Run(ctx context.Context, a *app) error {
@@ -78,15 +124,15 @@ func (c *buildCommand) Run(ctx context.Context, a *app) error {
 	if err := publish(ctx, c.Out, folders); err != nil {
 		return err
 	}
-	return c.report(a, all, folders)
+	return c.report(a, all, folders, tables)
 }
 
-func (c *buildCommand) report(a *app, all []generated, folders []folder) error {
+func (c *buildCommand) report(a *app, all []generated, folders []folder, tables [][]tune.Entry) error {
 	reports := []buildReport{}
 	for i, g := range all {
 		m := g.output.Manifest
 		reports = append(reports, buildReport{
-			Spec: m.Spec, Digest: m.SpecDigest, Folder: folders[i].path, Compiler: m.Compiler, Kernels: g.usages(),
+			Spec: m.Spec, Digest: m.SpecDigest, Folder: folders[i].path, Compiler: m.Compiler, Kernels: g.usages(), Plans: chosenPlans(m, tables[i]),
 		})
 	}
 	if c.JSON {
@@ -104,6 +150,9 @@ func (c *buildCommand) report(a *app, all []generated, folders []folder) error {
 		}
 		if err := a.table(append(usageHeading(), "compile"), rows); err != nil {
 			return err
+		}
+		for _, p := range r.Plans {
+			fmt.Fprintln(a.stdout, p)
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"gopkg.in/yaml.v3"
 
@@ -180,6 +181,9 @@ func describeManifest(m abi.Manifest) (described, error) {
 		k.Targets = nil
 		for _, t := range targets {
 			group := fmt.Sprintf("%s.%s", k.Kind, t.Target)
+			if t.Tuned { // one beside the default
+				group = fmt.Sprintf("%s.%s", strings.TrimSuffix(k.Source, ".cu"), t.Target)
+			}
 			if err := cmp.Or(d.addJSON(group, k), d.addJSON(group, t)); err != nil {
 				return described{}, err
 			}

@@ -70,7 +70,7 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 	d.GPU = lookAtGPU(ctx)
 	d.conclude()
 	if d.GPU.Name != "" && d.GPU.Problem == "" {
-		d.Plans = plansOf(d.GPU, filepath.Join("specs", tunedFolder), tunedFolder)
+		d.Plans = plansOf(d.GPU, d.Build, filepath.Join("specs", tunedFolder), tunedFolder)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -190,8 +190,9 @@ func (d *diagnosis) conclude() {
 	}
 }
 
-// plansOf says which plans a GPU's kernels have: those of the tables in the folders.
-func plansOf(g gpu, folders ...string) string {
+// plansOf says who chooses the plans of a GPU's kernels: a table in one of the folders, or
+// the cost model.
+func plansOf(g gpu, compiler string, folders ...string) string {
 	for _, folder := range folders {
 		path := filepath.Join(folder, tune.FileName(g.Name))
 		table, err := readTable(path)
@@ -206,14 +207,14 @@ func plansOf(g gpu, folders ...string) string {
 		var parts []string
 		for _, e := range table.Entries {
 			part := fmt.Sprintf("%s (%s)", e.Spec, e.Date)
-			if why := e.Differs(tune.Identity{GPU: g.Name, Driver: g.Driver}); why != "" {
+			if why := e.Differs(tune.Identity{GPU: g.Name, Driver: g.Driver, Compiler: compiler, Sources: tune.Sources()}); why != "" {
 				part = fmt.Sprintf("%s (%s, but %s: run kgen tune again)", e.Spec, e.Date, why)
 			}
 			parts = append(parts, part)
 		}
-		return fmt.Sprintf("tuned by %s: %s", path, strings.Join(parts, ", "))
+		return fmt.Sprintf("tuned by %s: %s; of other specs the cost model's", path, strings.Join(parts, ", "))
 	}
-	return fmt.Sprintf("the defaults: %s has none in %s; kgen tune SPEC makes one", g.Name, strings.Join(folders, " or "))
+	return fmt.Sprintf("the cost model's: %s has no table in %s; kgen tune SPEC makes one", g.Name, strings.Join(folders, " or "))
 }
 
 func (a *app) printDiagnosis(d diagnosis) error {

@@ -15,7 +15,6 @@ import (
 	"github.com/kgen-project/kgen/gen/toolchain"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cubincache"
-	"github.com/kgen-project/kgen/templates"
 )
 
 // places are the folders in the cache.
@@ -48,19 +47,16 @@ type generated struct {
 	cubins []build.Cubin // each kernel's targets, in the order of the manifest; nil before compile
 }
 
-// generate plans and emits specs. Of specs that can't be planned it reports all.
+// generate plans and emits specs, without what was measured. Of specs that can't be
+// planned it reports all.
 func generate(specs []spec.Spec) ([]generated, error) {
 	var all []generated
 	var errs []error
 	for _, s := range specs {
-		plans, err := plan.All(s)
+		out, err := emitTuned(s, nil)
 		if err != nil {
 			errs = append(errs, err)
 			continue
-		}
-		out, err := emit.Emit(s, plans, templates.FS)
-		if err != nil {
-			return nil, err
 		}
 		all = append(all, generated{spec: s, output: out})
 	}

@@ -29,7 +29,7 @@ func (a *app) shape(s spec.Spec, entries []tune.Entry, text string) error {
 	var chosen [][]string
 	for _, e := range entries {
 		if slices.Contains(s.Targets, e.Target) {
-			chosen = append(chosen, []string{e.GPU, string(e.Target), chosenBy(e, c), whyTuned(e, c)})
+			chosen = append(chosen, []string{e.GPU, string(e.Target), chosenBy(e, c), "table", whyTuned(e, c)})
 		}
 	}
 	var model [][]string
@@ -38,14 +38,15 @@ func (a *app) shape(s spec.Spec, entries []tune.Entry, text string) error {
 		if err != nil {
 			return err
 		}
-		why := "the default"
-		if all[0].Fallback != "" {
-			why += ", of family sm80: " + all[0].Fallback
+		e, err := tune.Predict(s, target)
+		if err != nil {
+			return err
 		}
-		chosen = append(chosen, []string{"any other", string(target), all[0].Layout().String(), why})
+		setting, by, why := chosenUnmeasured(s, e, c, all[0])
+		chosen = append(chosen, []string{"any other", string(target), setting, by, why})
 		model = append(model, modelRows(s, target, all, shape)...)
 	}
-	if err := a.table([]string{"GPU", "target", "plan", "why"}, chosen); err != nil {
+	if err := a.table([]string{"GPU", "target", "plan", "by", "why"}, chosen); err != nil {
 		return err
 	}
 	fmt.Fprintf(a.stdout, "\nThe cost model, in microseconds, on the target's best-known GPU. Its terms overlap.\n")
@@ -91,9 +92,38 @@ func whyTuned(e tune.Entry, c bench.Case) string {
 		}
 	}
 	if e.Sources != tune.Sources() {
-		why = append(why, "with kernels of other templates than these")
+		why = append(why, otherTemplates)
 	}
 	return strings.Join(why, "; ")
+}
+
+// chosenUnmeasured is what a GPU without a table gets, who chose it, and why.
+func chosenUnmeasured(s spec.Spec, e tune.Entry, c bench.Case, usual plan.Plan) (setting, by, why string) {
+	kind := tune.KindOf(c)
+	choice := tune.Choice{Setting: tune.Setting{Layout: usual.Layout()}}
+	if k, ok := kindTable(e, kind); ok {
+		choice = k.Choose(c.Query, c.Context)
+	}
+	given := s.Tiles[kind]
+	field := "the spec's tiles." + string(kind)
+	var reasons []string
+	switch by = "cost model"; {
+	case given.Rows > 0 && given.Keys > 0 && given.Stages > 0 && given.Warps > 0:
+		by, reasons = "spec", append(reasons, field)
+	case choice.Layout != usual.Layout():
+		reasons = append(reasons, fmt.Sprintf("for sequences of %s; as it foretells, %.0f%% faster than %s, the default", bucketText(choice.Bucket), 100*choice.Gain, usual.Layout()))
+	case kind == spec.SharedDecode:
+		by, reasons = "default", append(reasons, "the cost model does not choose for it: its time depends on who shares")
+	default:
+		reasons = append(reasons, fmt.Sprintf("the default; it foretells of no plan to gain %.0f%%", 100*tune.PredictedGain))
+	}
+	if by != "spec" && given != (spec.Tile{}) {
+		reasons = append(reasons, "with what "+field+" gives")
+	}
+	if usual.Fallback != "" {
+		reasons = append(reasons, "of family sm80: "+usual.Fallback)
+	}
+	return choice.Setting.String(), by, strings.Join(reasons, "; ")
 }
 
 func bucketText(b tune.Bucket) string {
@@ -105,7 +135,7 @@ func bucketText(b tune.Bucket) string {
 		parts = append(parts, fmt.Sprintf("up to %d keys", b.Keys))
 	}
 	if parts == nil {
-		return "any other length"
+		return "any length"
 	}
 	return strings.Join(parts, " and ")
 }

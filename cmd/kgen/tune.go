@@ -70,6 +70,12 @@ func (c *tuneCommand) Run(ctx context.Context, a *app) error {
 			return usagef("spec %s has no kernel %s: add it to the spec's kernels", s.Name, k)
 		}
 	}
+	if o.Kinds == nil {
+		o.Kinds = tune.KindsOf(s)
+	}
+	if len(o.Kinds) == 0 {
+		return usagef("spec %s has no kernel to tune: add one of %v to its kernels", s.Name, tune.Kinds)
+	}
 	if _, err := generate([]spec.Spec{s}); err != nil {
 		return err
 	}
@@ -185,14 +191,21 @@ func (c *tuneCommand) target(s spec.Spec, info cuda.Info) (spec.Target, error) {
 	if info.EmulatesSource {
 		return targets[len(targets)-1], nil
 	}
+	closest, err := closestTarget(targets, info)
+	if err == nil && closest == "" {
+		err = usagef("none of the targets %v runs on %s, compute capability %d.%d: add one that does to the spec", targets, info.Name, info.Major, info.Minor)
+	}
+	return closest, err
+}
+
+// closestTarget is the target that was made closest to a device, of those that run on it,
+// or "".
+func closestTarget(targets []spec.Target, device cuda.Info) (spec.Target, error) {
 	var words []string
 	for _, t := range targets {
 		words = append(words, string(t))
 	}
-	closest, err := kernel.Closest(words, info)
-	if err == nil && closest == "" {
-		err = usagef("none of the targets %v runs on %s, compute capability %d.%d: add one that does to the spec", targets, info.Name, info.Major, info.Minor)
-	}
+	closest, err := kernel.Closest(words, device)
 	return spec.Target(closest), err
 }
 
@@ -235,10 +248,13 @@ func (c *tuneCommand) tune(ctx context.Context, a *app, s spec.Spec, m tune.Mach
 	o.Progress = func(stage string, done, total int) { bar.set(done, total, stage) }
 	entry, err := tune.Run(ctx, m, s, journal, o)
 	bar.end()
-	if checks, times := journal.Known(); err != nil && checks+times > 0 {
-		fmt.Fprintf(a.stderr, "kgen: %s has %d checks and %d times; the same command goes on from there\n", journalPath, checks, times)
-	}
+	checks, times := journal.Known()
 	if err = errors.Join(err, journal.Close()); err != nil {
+		if checks+times > 0 {
+			fmt.Fprintf(a.stderr, "kgen: %s has %d checks and %d times; the same command goes on from there\n", journalPath, checks, times)
+		} else if c.Journal == "" {
+			err = errors.Join(err, os.Remove(journalPath)) // it has nothing to go on from
+		}
 		return tune.Entry{}, path, err
 	}
 	entry.Identity, entry.Date = id, time.Now().UTC().Format(time.DateOnly)

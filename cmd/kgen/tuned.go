@@ -70,7 +70,7 @@ func (a *app) tables(s spec.Spec) ([]tune.Entry, error) {
 		}
 		from[table.GPU] = path
 		e, ok := table.Entry(s.Name)
-		if !ok || !a.current(path, e, tune.Identity{Digest: spec.Digest(s)}) {
+		if !ok || !a.current(e, tune.Identity{Digest: spec.Digest(s)}) {
 			continue
 		}
 		if errs := (spec.Errors)(nil); errors.As(e.Check(s), &errs) {
@@ -113,7 +113,10 @@ func (a *app) tune(all []generated, tables [][]tune.Entry, c build.Compiler) (er
 		now.Compiler = compilerName(c)
 	}
 	for i := range all {
-		tuned := a.rules(all[i].spec, tables[i], now)
+		tuned, err := a.rules(all[i].spec, tables[i], now)
+		if err != nil {
+			return err
+		}
 		if tuned == nil {
 			continue
 		}
@@ -125,38 +128,57 @@ func (a *app) tune(all []generated, tables [][]tune.Entry, c build.Compiler) (er
 }
 
 // current tells whether what was measured still is of now, and says so where not.
-func (a *app) current(path string, e tune.Entry, now tune.Identity) bool {
+func (a *app) current(e tune.Entry, now tune.Identity) bool {
 	why := e.Differs(now)
 	if why != "" {
-		fmt.Fprintf(a.stderr, "kgen: %s: %s is not used: %s; run kgen tune again\n", path, e.Spec, why)
+		fmt.Fprintf(a.stderr, "kgen: %s: %s is not used: %s; run kgen tune again\n", e.File(), e.Spec, why)
 	}
 	return why == ""
 }
 
 // rules are those of the entries for the targets of a spec, as far as they were
-// measured with what is known of now.
-func (a *app) rules(s spec.Spec, entries []tune.Entry, now tune.Identity) []plan.Tuned {
+// measured with what is known of now. Entries of other templates are used, with a
+// sentence: a plan that was the best before a kernel changed is still a better guess than
+// the default.
+func (a *app) rules(s spec.Spec, entries []tune.Entry, now tune.Identity) ([]plan.Tuned, error) {
 	var out []plan.Tuned
 	for _, e := range entries {
-		if now.GPU != "" && now.GPU != e.GPU || !slices.Contains(s.Targets, e.Target) {
+		if now.GPU != "" && now.GPU != e.GPU || !slices.Contains(s.Targets, e.Target) || !a.current(e, now) {
 			continue
 		}
-		if a.current(filepath.Join(tunedFolder, tune.FileName(e.GPU)), e, now) {
-			out = append(out, e.Tuned())
+		if e.Sources != tune.Sources() {
+			fmt.Fprintf(a.stderr, "kgen: %s: %s is used, but %s; run kgen tune again\n", e.File(), e.Spec, otherTemplates)
 		}
+		t, err := e.Tuned(s)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, t)
 	}
-	return out
+	return out, nil
 }
 
-// emitTuned emits a spec with the plans of GPU models, for the kinds that it has.
+const otherTemplates = "it was measured with kernels of other templates than these"
+
+// emitTuned emits a spec with the plans of GPU models, and with those that the cost
+// model chooses for the other GPUs of each target.
 func emitTuned(s spec.Spec, tuned []plan.Tuned) (emit.Output, error) {
-	tuned = slices.Clone(tuned)
-	for i, t := range tuned {
-		tuned[i].Rules = slices.DeleteFunc(slices.Clone(t.Rules), func(r plan.Rule) bool { return !slices.Contains(s.Kinds, r.Kind) })
-	}
 	plans, err := plan.All(s)
 	if err != nil {
 		return emit.Output{}, err
+	}
+	for _, target := range s.Targets {
+		e, err := tune.Predict(s, target)
+		if err != nil {
+			return emit.Output{}, err
+		}
+		t, err := e.Tuned(s)
+		if err != nil {
+			return emit.Output{}, err
+		}
+		if len(t.Rules) > 0 {
+			tuned = append(slices.Clip(tuned), t)
+		}
 	}
 	if plans, err = plan.WithTuned(s, plans, tuned); err != nil {
 		return emit.Output{}, err

@@ -7,8 +7,10 @@ import (
 
 	"github.com/kgen-project/kgen/gen/build"
 	"github.com/kgen-project/kgen/gen/emit"
+	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/gen/vendoring"
+	"github.com/kgen-project/kgen/templates"
 )
 
 type vendorCommand struct {
@@ -34,10 +36,15 @@ func (c *vendorCommand) Run(ctx context.Context, a *app) error {
 	if err := retarget(specs, c.Target); err != nil {
 		return err
 	}
-	all, err := generate(specs)
+	plans, err := plan.All(specs[0])
 	if err != nil {
 		return err
 	}
+	output, err := emit.Emit(specs[0], plans, templates.FS)
+	if err != nil {
+		return err
+	}
+	all := []generated{{spec: specs[0], output: output}}
 	to, err := filepath.Abs(c.To) // it may be the working folder
 	if err != nil {
 		return err

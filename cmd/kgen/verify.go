@@ -80,7 +80,9 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 		rounds, err = roundsOf(chosen, s)
 	}
 	if err == nil && c.Backend != "cpu" {
-		rounds = append(rounds, tunedRounds(chosen, s, entries, dev.Info())...)
+		var more []round
+		more, err = tunedRounds(chosen, s, entries, dev.Info())
+		rounds = append(rounds, more...)
 	}
 	reports := []verify.Report{}
 	for _, r := range rounds {
@@ -114,7 +116,7 @@ func (c *verifyCommand) report(a *app, reports []verify.Report) error {
 		if !c.JSON {
 			switch {
 			case r.Plan != "":
-				fmt.Fprintf(a.stdout, "tuned plan %s of %s: ", r.Plan, r.Target)
+				fmt.Fprintf(a.stdout, "plan %s of %s, for some lengths: ", r.Plan, r.Target)
 			case len(reports) > 1 && r.Target != "":
 				fmt.Fprintf(a.stdout, "plans of %s: ", r.Target)
 			case len(reports) > 1:
@@ -160,19 +162,42 @@ func roundsOf(chosen, s spec.Spec) ([]round, error) {
 	return rounds, nil
 }
 
-// tunedRounds gives each plan of the tables that is no target's default a round: of
-// the device's own table, or for the emulator of all.
-func tunedRounds(chosen, s spec.Spec, entries []tune.Entry, device cuda.Info) []round {
+// tunedRounds gives each plan that is no target's default a round: those of the device's
+// own table, or else of the cost model; for the emulator those of all.
+func tunedRounds(chosen, s spec.Spec, entries []tune.Entry, device cuda.Info) ([]round, error) {
+	predicted := s.Targets
+	entries = slices.Clone(entries)
+	if !device.EmulatesSource {
+		entries = slices.DeleteFunc(entries, func(e tune.Entry) bool { return e.GPU != device.Name })
+		closest, err := closestTarget(s.Targets, device)
+		if err != nil {
+			return nil, err
+		}
+		if predicted = nil; len(entries) == 0 && closest != "" {
+			predicted = []spec.Target{closest}
+		}
+	}
+	for _, target := range predicted {
+		e, err := tune.Predict(s, target)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, e)
+	}
 	var rounds []round
+	seen := map[string]bool{}
 	for _, e := range entries {
-		if !slices.Contains(s.Targets, e.Target) || !device.EmulatesSource && e.GPU != device.Name {
+		if !slices.Contains(s.Targets, e.Target) {
 			continue
 		}
-		seen := map[string]bool{}
-		for _, rule := range e.Tuned().Rules {
+		tuned, err := e.Tuned(s)
+		if err != nil {
+			return nil, err
+		}
+		for _, rule := range tuned.Rules {
 			p, misfit := plan.Make(s, rule.Kind, e.Target, rule.Layout)
 			usual, err := plan.Choose(s, rule.Kind, e.Target)
-			name := string(rule.Kind) + rule.Layout.String()
+			name := fmt.Sprint(e.Target, rule.Kind, rule.Layout)
 			if misfit != nil || err != nil || seen[name] || usual.Layout() == rule.Layout || !slices.Contains(chosen.Kinds, rule.Kind) {
 				continue
 			}
@@ -182,7 +207,7 @@ func tunedRounds(chosen, s spec.Spec, entries []tune.Entry, device cuda.Info) []
 			rounds = append(rounds, r)
 		}
 	}
-	return rounds
+	return rounds, nil
 }
 
 // verifyPlan verifies one plan; siblings in other encodings that can have it have it too.

@@ -117,7 +117,7 @@ func writeBundle(f *File, m abi.Manifest, embed bool) {
 	)
 }
 
-// tuned is the field of the GPU models' rules; nothing where there are none.
+// tuned is the field of the GPU models' and the targets' rules; nothing where there are none.
 func tuned(m abi.Manifest) Code {
 	if len(m.Tuned) == 0 {
 		return Null()
@@ -137,7 +137,11 @@ func tuned(m abi.Manifest) Code {
 			}
 			rules = append(rules, Values(append(fields, Id("Entry").Op(":").Lit(r.Entry))...))
 		}
-		models = append(models, Values(Id("Device").Op(":").Lit(t.GPU), Id("Rules").Op(":").Index().Qual(kernelPackage, "Rule").Add(multi(rules...))))
+		of := Id("Device").Op(":").Lit(t.GPU)
+		if t.GPU == "" {
+			of = Id("Target").Op(":").Lit(t.Target)
+		}
+		models = append(models, Values(of, Id("Rules").Op(":").Index().Qual(kernelPackage, "Rule").Add(multi(rules...))))
 	}
 	return Id("Tuned").Op(":").Index().Qual(kernelPackage, "Tuned").Add(multi(models...))
 }
@@ -281,7 +285,7 @@ func writeChoice(f *File) {
 		f.Func().Params(Id("k").Op("*").Id("Kernels")).Id(name).Params(parameters...).Params(results...).
 			Block(Return(Id("k").Dot("set").Dot(name).Call(arguments...)))
 	}
-	method("Choose", "Choose is the kernel for a sequence of so many query tokens and tokens of KV, by what was measured on the device's model.",
+	method("Choose", "Choose is the kernel for a sequence of so many query tokens and tokens of KV, by what was measured on the device's model, or else by the cost model.",
 		[]Code{kind, List(Id("query"), Id("keys")).Int()}, []Code{choice}, Id("kind"), Id("query"), Id("keys"))
 	method("Choices", "Choices are all that Choose gives for a kind.",
 		[]Code{kind}, []Code{Index().Add(choice)}, Id("kind"))

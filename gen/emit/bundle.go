@@ -21,7 +21,7 @@ func (o Output) Bundle(s spec.Spec) kernel.Bundle {
 		b.Kernels = append(b.Kernels, a)
 	}
 	for _, t := range o.Manifest.Tuned {
-		tuned := kernel.Tuned{Device: t.GPU}
+		tuned := kernel.Tuned{Device: t.GPU, Target: t.Target}
 		for _, r := range t.Rules {
 			tuned.Rules = append(tuned.Rules, kernel.Rule(r))
 		}

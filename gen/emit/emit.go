@@ -41,17 +41,20 @@ func Emit(s spec.Spec, plans []plan.Plan, templates fs.FS) (Output, error) {
 	return out, nil
 }
 
-// Tune adds the rules of GPU models to the manifest. Their plans must be among the
-// output's: see [plan.WithTuned].
+// Tune adds the rules of GPU models and targets to the manifest. Their plans must be among
+// the output's: see [plan.WithTuned].
 func (o *Output) Tune(tuned []plan.Tuned) error {
 	for _, t := range tuned {
 		m := abi.ManifestTuned{GPU: t.GPU, Rules: []abi.ManifestRule{}}
+		if t.GPU == "" {
+			m.Target = string(t.Target)
+		}
 		for _, r := range t.Rules {
 			i := slices.IndexFunc(o.Kernels, func(k Kernel) bool {
 				return k.Plan.Kind == r.Kind && k.Plan.Layout() == r.Layout && slices.Contains(k.Plan.Targets, t.Target)
 			})
 			if i < 0 {
-				return fmt.Errorf("emit: no kernel %s %s for %s, which a rule of %s has", r.Kind, r.Layout, t.Target, t.GPU)
+				return fmt.Errorf("emit: no kernel %s %s for %s, which a rule of %s has", r.Kind, r.Layout, t.Target, t.Of())
 			}
 			m.Rules = append(m.Rules, abi.ManifestRule{
 				Kind: abi.Kind(r.Kind), Query: r.Query, Keys: r.Keys, Entry: o.Kernels[i].Entry, Fill: r.Cut.Fill, Tokens: r.Cut.Tokens,

@@ -116,15 +116,18 @@ func writeRope(b *strings.Builder, s spec.Spec, prefix string) {
 }
 
 func writeKernels(b *strings.Builder, s spec.Spec, kernels []Kernel, prefix string) {
-	alike := map[string]int{} // kernels of one kind and family
+	alike := map[string]int{} // defaults of one kind and family
 	name := func(k Kernel) string { return fmt.Sprintf("%s_%s", k.Plan.Kind, k.Plan.Family) }
+	chosenOnly := func(k Kernel) bool { return len(k.Plan.Tuned) == len(k.Plan.Targets) }
 	for _, k := range kernels {
-		alike[name(k)]++
+		if !chosenOnly(k) {
+			alike[name(k)]++
+		}
 	}
 	b.WriteString("\n// ---- kernels ----\n")
 	for _, k := range kernels {
 		macro := name(k)
-		if alike[macro] > 1 {
+		if alike[macro] > 1 || chosenOnly(k) {
 			macro = strings.TrimSuffix(k.File, ".cu")
 		}
 		macro = prefix + strings.ToUpper(macro)

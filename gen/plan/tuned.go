@@ -1,16 +1,40 @@
 package plan
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/kgen-project/kgen/gen/spec"
 )
 
-// Tuned is the plans that were measured to be the fastest on one GPU model.
+// Tuned is the plans that were measured to be the fastest on one GPU model, or that the
+// cost model chooses for GPUs that were not measured.
 type Tuned struct {
-	GPU    string // as the driver gives it
+	GPU    string // as the driver gives it; "": any other of the target
 	Target spec.Target
 	Rules  []Rule
+}
+
+// Of names the GPUs that the rules are of.
+func (t Tuned) Of() string {
+	if t.GPU == "" {
+		return "other GPUs of " + string(t.Target)
+	}
+	return t.GPU
+}
+
+// Alternatives are the plans that may be chosen unseen in the place of a default: first
+// itself, then the candidates of its family whose threads hold no more scores and outputs
+// than its own, with which it does not spill.
+func Alternatives(s spec.Spec, kind spec.Kind, target spec.Target) ([]Plan, error) {
+	all, err := Candidates(s, kind, target)
+	if err != nil {
+		return nil, err
+	}
+	usual := all[0]
+	return slices.DeleteFunc(all, func(p Plan) bool {
+		return p.Family != usual.Family || accumulators(s.Model, p) > accumulators(s.Model, usual)
+	}), nil
 }
 
 // Rule is a layout for sequences of up to so many query tokens and tokens of KV; 0:
@@ -29,7 +53,7 @@ func WithTuned(s spec.Spec, plans []Plan, tuned []Tuned) ([]Plan, error) {
 		for _, r := range t.Rules {
 			p, misfit := Make(s, r.Kind, t.Target, r.Layout)
 			if misfit != nil {
-				return nil, s.ErrorAt("tiles."+string(r.Kind), "tuned for "+t.GPU+": "+misfit.Error())
+				return nil, s.ErrorAt("tiles."+string(r.Kind), fmt.Sprintf("tuned for %s: %v", t.Of(), misfit))
 			}
 			plans = addTuned(plans, p, t.Target)
 		}

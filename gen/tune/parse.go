@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -58,6 +59,15 @@ type reader struct {
 
 func (r *reader) position(n *yaml.Node) spec.Position {
 	return spec.Position{File: r.file, Line: n.Line, Col: n.Column}
+}
+
+// positions are those of a mapping's values, by their names behind a prefix.
+func (r *reader) positions(n *yaml.Node, prefix string) map[string]spec.Position {
+	at := map[string]spec.Position{}
+	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+		at[prefix+n.Content[i].Value] = r.position(n.Content[i+1])
+	}
+	return at
 }
 
 func (r *reader) fail(n *yaml.Node, path, format string, args ...any) {
@@ -226,7 +236,12 @@ func (r *reader) kind(k *KindTable, n *yaml.Node, path string) {
 				r.fail(n.Content[mostChoices], path, "more than %d choices", mostChoices)
 			}
 			for i, one := range n.Content {
-				k.Choices = append(k.Choices, r.choice(one, fmt.Sprintf("%s[%d]", path, i)))
+				at := fmt.Sprintf("%s[%d]", path, i)
+				c := r.choice(one, at)
+				if j := slices.IndexFunc(k.Choices, func(before Choice) bool { return before.around(c.Bucket) }); j >= 0 {
+					r.fail(one, at, "it is never reached: %s[%d] holds every sequence that it does", path, j)
+				}
+				k.Choices = append(k.Choices, c)
 			}
 			if last := k.Choices[len(k.Choices)-1].Bucket; last != (Bucket{}) {
 				r.fail(n.Content[len(n.Content)-1], path, "the last choice is for all lengths: it has no query and no keys")
@@ -282,7 +297,7 @@ const (
 )
 
 func (r *reader) choice(n *yaml.Node, path string) Choice {
-	c := Choice{at: r.position(n), plans: map[string]spec.Position{}}
+	c := Choice{at: r.position(n), fields: r.positions(n, "")}
 	family, t := "", &c.Layout.Tile
 	c.Layout.Blocks = 1
 	r.fields(n, path, map[string]func(*yaml.Node, string){
@@ -300,33 +315,33 @@ func (r *reader) choice(n *yaml.Node, path string) Choice {
 				"blocks": r.integer(&c.Layout.Blocks, 1, mostBlocks, 1),
 			}
 			r.fields(n, path, read, "family", "rows", "keys", "stages", "warps")
-			if n.Kind == yaml.MappingNode {
-				for i := 0; i+1 < len(n.Content); i += 2 {
-					c.plans[n.Content[i].Value] = r.position(n.Content[i+1])
-				}
-			}
+			maps.Copy(c.fields, r.positions(n, "plan."))
 		},
 	}, "plan")
 	c.Layout.Family = plan.Family(family)
 	return c
 }
 
-// Check finds plans of the choices that can't be kernels of the spec, as errors of
-// the table's file.
+// Check finds choices that can't be kernels of the spec, or cuts of its sequences, as
+// errors of the table's file.
 func (e Entry) Check(s spec.Spec) error {
 	var errs spec.Errors
 	for _, k := range e.Kinds {
 		for i, c := range k.Choices {
-			_, misfit := plan.Make(s, k.Kind, e.Target, c.Layout)
-			if misfit == nil {
-				continue
+			fail := func(field, msg string) {
+				at, ok := c.fields[field]
+				if !ok {
+					at = c.at
+				}
+				errs = append(errs, spec.Error{File: at.File, Line: at.Line, Col: at.Col,
+					Field: fmt.Sprintf("specs.%s.kinds.%s.choices[%d].%s", e.Spec, k.Kind, i, field), Msg: msg})
 			}
-			at, ok := c.plans[misfit.Field]
-			if !ok {
-				at = c.at
+			if _, misfit := plan.Make(s, k.Kind, e.Target, c.Layout); misfit != nil {
+				fail("plan."+misfit.Field, misfit.Msg)
 			}
-			errs = append(errs, spec.Error{File: at.File, Line: at.Line, Col: at.Col,
-				Field: fmt.Sprintf("specs.%s.kinds.%s.choices[%d].plan.%s", e.Spec, k.Kind, i, misfit.Field), Msg: misfit.Msg})
+			if least := max(c.Layout.Tile.Keys, s.Cache.PageSize); c.Cut.Tokens != 0 && c.Cut.Tokens < least {
+				fail("tokens", fmt.Sprintf("parts of %d tokens are smaller than a tile of %d keys or a page of %d", c.Cut.Tokens, c.Layout.Tile.Keys, s.Cache.PageSize))
+			}
 		}
 	}
 	if errs == nil {

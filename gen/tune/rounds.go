@@ -200,15 +200,7 @@ func (f *field) best(entrants []entrant, n int) []entrant {
 }
 
 // casesOf are a bucket's cases that choices are made by.
-func (f *field) casesOf(b Bucket) []Case {
-	var of []Case
-	for _, c := range f.cases {
-		if !c.HeldOut && bucketOf(f.spec.Model, f.kind, c.Query, c.Context) == b {
-			of = append(of, c)
-		}
-	}
-	return of
-}
+func (f *field) casesOf(b Bucket) []Case { return within(b, f.spec.Model, f.kind, f.cases) }
 
 // cuts are other cuts for entrants. A prefill is never cut, and shared decode's work is
 // cut by package schedule's own model.

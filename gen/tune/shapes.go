@@ -3,6 +3,7 @@ package tune
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 
 	"github.com/kgen-project/kgen/gen/bench"
@@ -22,6 +23,19 @@ func (b Bucket) holds(query, keys int) bool {
 
 // Kinds are those whose plans are chosen by measuring.
 var Kinds = []spec.Kind{spec.Prefill, spec.Extend, spec.Decode, spec.SharedDecode}
+
+// KindsOf are those of Kinds that a spec has. Shared decode is timed with the kernels
+// beside it.
+func KindsOf(s spec.Spec) []spec.Kind {
+	var kinds []spec.Kind
+	for _, k := range s.Kinds {
+		alone := k != spec.SharedDecode || slices.Contains(s.Kinds, spec.Decode) && slices.Contains(s.Kinds, spec.Merge)
+		if slices.Contains(Kinds, k) && alone {
+			kinds = append(kinds, k)
+		}
+	}
+	return kinds
+}
 
 // around tells whether b holds all that c holds.
 func (b Bucket) around(c Bucket) bool {
@@ -52,6 +66,17 @@ func bucketOf(m spec.Model, kind spec.Kind, query, keys int) Bucket {
 		}
 	}
 	return Bucket{}
+}
+
+// within are a bucket's cases that choices are made by.
+func within(b Bucket, m spec.Model, kind spec.Kind, cases []Case) []Case {
+	var of []Case
+	for _, c := range cases {
+		if !c.HeldOut && bucketOf(m, kind, c.Query, c.Context) == b {
+			of = append(of, c)
+		}
+	}
+	return of
 }
 
 // Case is a shape that is timed.

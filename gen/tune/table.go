@@ -30,6 +30,9 @@ type Entry struct {
 	at spec.Position // in the file it was read from
 }
 
+// File is the file that the entry was read from.
+func (e Entry) File() string { return e.at.File }
+
 // Stage is a part of a run and how long it took.
 type Stage struct {
 	Name string
@@ -53,8 +56,8 @@ type Choice struct {
 	Gain     float64 // the default's time over its own, less 1, in the mean of the bucket's cases
 	Measured bool    // false: no case is in the bucket
 
-	at    spec.Position
-	plans map[string]spec.Position // of the fields of its plan
+	at     spec.Position
+	fields map[string]spec.Position // such as plan.rows
 }
 
 // TimedCase is a case with the median times of settings.
@@ -118,13 +121,21 @@ func (k KindTable) Gain(heldOut bool) (mean, worst float64, cases int) {
 	return math.Exp(sum/float64(cases)) - 1, worst, cases
 }
 
-// Tuned is the rules of the entry's choices. Where a kind's last choices are its
-// default, they are left out: that is what a sequence gets that no rule holds.
-func (e Entry) Tuned() plan.Tuned {
+// Tuned is the rules of the entry's choices, for the kinds that a spec has. Where a kind's last choices are the spec's
+// default, they are left out: that is what a sequence gets that no rule holds. (The default
+// of the day of the measurement may have been another.)
+func (e Entry) Tuned(s spec.Spec) (plan.Tuned, error) {
 	t := plan.Tuned{GPU: e.GPU, Target: e.Target}
 	for _, k := range e.Kinds {
+		if !slices.Contains(s.Kinds, k.Kind) {
+			continue
+		}
+		usual, err := plan.Choose(s, k.Kind, e.Target)
+		if err != nil {
+			return plan.Tuned{}, err
+		}
 		choices := k.Choices
-		for len(choices) > 0 && choices[len(choices)-1].Setting == k.Usual() {
+		for len(choices) > 0 && choices[len(choices)-1].Setting == (Setting{Layout: usual.Layout()}) {
 			choices = choices[:len(choices)-1]
 		}
 		for i, c := range choices {
@@ -135,7 +146,7 @@ func (e Entry) Tuned() plan.Tuned {
 			t.Rules = append(t.Rules, plan.Rule{Kind: k.Kind, Query: c.Query, Keys: c.Keys, Layout: c.Layout, Cut: c.Cut})
 		}
 	}
-	return t
+	return t, nil
 }
 
 // FileName is the name of a GPU model's table: nvidia-h200.yaml of NVIDIA H200.

@@ -113,6 +113,18 @@ func TestTableErrors(t *testing.T) {
 		{"YAML", "gpu:", "gpu: [", "not valid YAML"},
 		{"twice", "    digest:", "    digest: x\n    digest:", "given twice"},
 		{"a target", "target: sm_90a", "target: sm_91", `"sm_91" is not a target`},
+		{"a negative bound", "query: 128", "query: -128", `t.yaml:16:21: specs.llama3.kinds.extend.choices[0].query: "-128" is not a whole number from 1 to`},
+		{"no bound", "keys: 16384", "keys: 0", `choices[0].keys: "0" is not a whole number from 1 to`},
+		{"a bucket inside another", "          - {plan:", "          - {query: 100, keys: 16384, plan: {family: sm90, rows: 64, keys: 64, stages: 3, warps: 8}}\n          - {plan:",
+			"t.yaml:17:13: specs.llama3.kinds.extend.choices[1]: it is never reached: specs.llama3.kinds.extend.choices[0] holds every sequence that it does"},
+		{"a bucket twice", "          - {plan:", "          - {plan: {family: sm90, rows: 64, keys: 64, stages: 3, warps: 8}}\n          - {plan:", "choices[2]: it is never reached"},
+		{"a kind", "      extend:\n", "      stretch:\n", "t.yaml:12:7: specs.llama3.kinds.stretch: want one of [prefill extend decode shared_decode]"},
+		{"a kind without a tile", "      extend:\n", "      merge:\n", "want one of [prefill extend decode shared_decode]"},
+		{"a family that the target does not run", "target: sm_90a", "target: sm_80", "t.yaml:16:54: specs.llama3.kinds.extend.choices[0].plan.family: sm90 runs on sm_90a, not on sm_80"},
+		{"blocks", "stages: 3, warps: 8}", "stages: 3, warps: 8, blocks: 9}", `choices[0].plan.blocks: "9" is not a whole number from 1 to 8`},
+		{"a part below a tile", "tokens: 256", "tokens: 32", "specs.llama3.kinds.extend.choices[0].tokens: parts of 32 tokens are smaller than a tile of 64 keys or a page of 16"},
+		{"a negative cut", "fill: 200", "fill: -1", `choices[0].fill: "-1" is not a whole number from 1 to 10000`},
+		{"no choice", "        choices:\n", "        choices: []\n        cases:\n", "want a list of choices"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text := strings.Replace(good, c.old, c.new, 1)
@@ -134,6 +146,35 @@ func TestTableErrors(t *testing.T) {
 		if _, err := Parse("t.yaml", []byte(text)); err == nil {
 			t.Errorf("%.20q: no error", text)
 		}
+	}
+}
+
+// A part below a page is refused even where a tile is smaller.
+func TestTableCutBelowPage(t *testing.T) {
+	s, e := llama3(t), entry(t)
+	s.Cache.PageSize = 128
+	e.Kinds[0].Choices[0].Cut.Tokens = 100
+	if err := e.Check(s); err == nil || !strings.Contains(err.Error(), "choices[0].tokens: parts of 100 tokens are smaller than a tile of 64 keys or a page of 128") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// What was the default when it was measured and no longer is stays a rule.
+func TestTunedKeepsAnOldDefault(t *testing.T) {
+	s, e := llama3(t), entry(t)
+	now, err := e.Tuned(s)
+	if err != nil || len(now.Rules) != 1 {
+		t.Fatalf("%+v, %v", now, err)
+	}
+	old := setting(t, "sm90_r128k64s3w12").Layout
+	e.Kinds[0].Default, e.Kinds[0].Choices[1].Layout = old, old
+	then, err := e.Tuned(s)
+	if err != nil || len(then.Rules) != 2 || then.Rules[1].Layout != old {
+		t.Errorf("%+v, %v", then, err)
+	}
+	s.Kinds = []spec.Kind{spec.Append}
+	if none, err := e.Tuned(s); err != nil || none.Rules != nil {
+		t.Errorf("rules of kinds that the spec does not have: %+v, %v", none, err)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/kgen-project/kgen/gen/bench"
 	"github.com/kgen-project/kgen/gen/build"
 	"github.com/kgen-project/kgen/gen/emit"
+	"github.com/kgen-project/kgen/gen/parallel"
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/gen/verify"
@@ -55,12 +56,7 @@ func (o *Options) defaults(s spec.Spec) {
 	set(&o.CheckWork, 10e6)
 	set(&o.Jobs, runtime.NumCPU())
 	if o.Kinds == nil {
-		for _, k := range s.Kinds {
-			alone := k != spec.SharedDecode || slices.Contains(s.Kinds, spec.Decode) && slices.Contains(s.Kinds, spec.Merge)
-			if slices.Contains(Kinds, k) && alone {
-				o.Kinds = append(o.Kinds, k)
-			}
-		}
+		o.Kinds = KindsOf(s)
 	}
 	if o.Ceilings == (plan.Ceilings{}) {
 		o.Ceilings = plan.NominalCeilings(o.Target)
@@ -103,7 +99,7 @@ func Run(ctx context.Context, m Machine, s spec.Spec, j *Journal, o Options) (_ 
 	}()
 	o.defaults(s)
 	if len(o.Kinds) == 0 {
-		return Entry{}, fmt.Errorf("the spec has no kernel to tune: add one of %v to its kernels", Kinds)
+		return Entry{}, fmt.Errorf("the spec has no kernel to tune, of %v", Kinds)
 	}
 	s.Targets = []spec.Target{o.Target}
 	r := &run{m: m, spec: s, j: j, o: o, cubins: compiled{}, started: time.Now()}
@@ -252,46 +248,31 @@ func (r *run) compile(ctx context.Context, all []*candidate) error {
 	}
 
 	deadline := r.until(0.45)
-	var group sync.WaitGroup
-	var mu sync.Mutex
+	var mu sync.Mutex // of what several compilations write
 	var failures []error
-	next, done := 0, 0
-	for range min(r.o.Jobs, len(jobs)) {
-		group.Go(func() {
-			for {
-				mu.Lock()
-				i := next
-				next++
-				mu.Unlock()
-				if i >= len(jobs) || ctx.Err() != nil {
-					return
-				}
-				j := jobs[i]
-				if j.of != nil && past(deadline) {
-					j.of.failure = "not compiled within the budget"
-					continue
-				}
-				cubin, err := r.m.Compile(ctx, j.source)
-				mu.Lock()
-				switch {
-				case err != nil && j.of == nil:
-					failures = append(failures, err)
-				case err != nil:
-					j.of.failure = "it does not compile: " + err.Error()
-				default:
-					r.cubins[sha256.Sum256(j.source.Text)] = cubin.Cubin
-					if spilled := cubin.Figures.SpillStores + cubin.Figures.SpillLoads; j.of != nil && spilled > 0 {
-						j.of.failure = fmt.Sprintf("it spills %d bytes", spilled)
-					}
-				}
-				done++
-				r.o.Progress("compile", done, len(jobs))
-				mu.Unlock()
+	err := parallel.Each(ctx, r.o.Jobs, len(jobs), func(ctx context.Context, i int) error {
+		j := jobs[i]
+		if j.of != nil && past(deadline) {
+			j.of.failure = "not compiled within the budget"
+			return nil
+		}
+		cubin, err := r.m.Compile(ctx, j.source)
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err != nil && j.of == nil:
+			failures = append(failures, err)
+		case err != nil:
+			j.of.failure = "it does not compile: " + err.Error()
+		default:
+			r.cubins[sha256.Sum256(j.source.Text)] = cubin.Cubin
+			if spilled := cubin.Figures.SpillStores + cubin.Figures.SpillLoads; j.of != nil && spilled > 0 {
+				j.of.failure = fmt.Sprintf("it spills %d bytes", spilled)
 			}
-		})
-	}
-	group.Wait()
-	return errors.Join(append(failures, ctx.Err())...)
+		}
+		return nil
+	}, func(_, done int) { r.o.Progress("compile", done, len(jobs)) })
+	return errors.Join(append(failures, err)...)
 }
 
 // check compares every candidate with attention in float64, by random cases.

@@ -15,7 +15,7 @@ type Report struct {
 	Spec     string      `json:"spec"`
 	Device   string      `json:"device"`
 	Target   spec.Target `json:"target,omitempty"` // whose plans were run, where the caller says; "": the device's
-	Plan     string      `json:"plan,omitempty"`   // the tuned plan that was run; "": the defaults
+	Plan     string      `json:"plan,omitempty"`   // one of some lengths that was run; "": the defaults
 	Seed     uint64      `json:"seed"`
 	Rows     []Row       `json:"rows"`
 	Failures []Failure   `json:"failures"` // the first few of each row

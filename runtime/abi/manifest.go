@@ -20,13 +20,15 @@ type Manifest struct {
 	Compiler   Compiler         `json:"compiler"`
 	Flags      []string         `json:"flags"` // given to the compiler beside the target
 	Kernels    []ManifestKernel `json:"kernels"`
-	Tuned      []ManifestTuned  `json:"tuned,omitempty"` // by GPU model
+	Tuned      []ManifestTuned  `json:"tuned,omitempty"` // by GPU model; where none is the device's, by target
 }
 
-// ManifestTuned is the kernels that were measured to be the fastest on a GPU model.
+// ManifestTuned is the kernels that were measured to be the fastest on a GPU model, or
+// that the cost model chooses for the GPUs of a target that were not measured.
 type ManifestTuned struct {
-	GPU   string         `json:"gpu"` // as the driver gives it
-	Rules []ManifestRule `json:"rules"`
+	GPU    string         `json:"gpu,omitempty"`    // as the driver gives it
+	Target string         `json:"target,omitempty"` // in its place
+	Rules  []ManifestRule `json:"rules"`
 }
 
 // ManifestRule is a kernel for sequences up to some lengths. Of one kind, the first

@@ -7,9 +7,11 @@ import (
 	"github.com/kgen-project/kgen/runtime/cuda"
 )
 
-// Tuned is the kernels that were the fastest on one GPU model.
+// Tuned is the kernels that were the fastest on one GPU model, or that the generator's cost
+// model chooses for all others of a target.
 type Tuned struct {
 	Device string // cuda.Info.Name of the model
+	Target string // in its place: the bundle's target that is closest to the device
 	Rules  []Rule // of one kind, the first that a sequence is within is used
 }
 
@@ -74,9 +76,6 @@ func (s *Set) Choices(kind abi.Kind) []Choice {
 	return all
 }
 
-// TunedFor reports whether the set's kernels were measured on the device's model.
-func (s *Set) TunedFor() bool { return s.tuned }
-
 // Attend launches a kind that attends by the kernel of a choice. With no items it
 // does nothing.
 func (s *Set) Attend(stream cuda.Stream, c Choice, p abi.AttendParams) error {
@@ -98,14 +97,33 @@ func (s *Set) missing(what string, kind abi.Kind) error {
 	return fmt.Errorf("%s %s: %s has no such kernel: add it to the kinds of its spec", what, kind, s.name)
 }
 
-// tunedFor is the table of a device, or nil.
-func (b *Bundle) tunedFor(device cuda.Info) *Tuned {
-	for i := range b.Tuned {
-		if b.Tuned[i].Device == device.Name {
-			return &b.Tuned[i]
+// tunedFor is what was measured on a device's model, or else what the cost model chooses
+// for its target; nothing where there is neither. target is the one to take, or "".
+func (b *Bundle) tunedFor(device cuda.Info, target string) (Tuned, error) {
+	for _, t := range b.Tuned {
+		if t.Device != "" && t.Device == device.Name {
+			return t, nil
 		}
 	}
-	return nil
+	if device.EmulatesSource {
+		return Tuned{}, nil
+	}
+	if target == "" {
+		var targets []string
+		for _, a := range b.Kernels {
+			targets = append(targets, a.Targets...)
+		}
+		var err error
+		if target, err = Closest(targets, device); err != nil {
+			return Tuned{}, err
+		}
+	}
+	for _, t := range b.Tuned {
+		if target != "" && t.Target == target {
+			return t, nil
+		}
+	}
+	return Tuned{}, nil
 }
 
 // attends are the kinds that have a tile, and so a choice.

@@ -83,9 +83,6 @@ func TestChoose(t *testing.T) {
 	} {
 		s, dev := openOn(t, tunedBundle(), c.device)
 		got := s.Choose(c.kind, c.query, c.keys)
-		if s.TunedFor() != (c.device.Name == "H200") {
-			t.Errorf("%s: TunedFor is %v", c.device.Name, s.TunedFor())
-		}
 		if all := s.Choices(c.kind); got.Index >= len(all) || all[got.Index] != got {
 			t.Errorf("%s %s %d/%d: choice %d is not among %+v", c.device.Name, c.kind, c.query, c.keys, got.Index, all)
 		}
@@ -102,6 +99,48 @@ func TestChoose(t *testing.T) {
 		if got.kernel = nil; got != c.want {
 			t.Errorf("%s %s %d/%d: %+v, want %+v", c.device.Name, c.kind, c.query, c.keys, got, c.want)
 		}
+	}
+}
+
+// A GPU that no table names gets what was chosen for its target, as far as it fits.
+func TestChooseByTarget(t *testing.T) {
+	b := tunedBundle()
+	few := b.Kernels[0]
+	few.Entry, few.File, few.Targets, few.Tuned, few.Rows, few.SharedBytes = "few80", "few80.cu", []string{"sm_80"}, []string{"sm_80"}, 64, 100<<10
+	b.Kernels = append(b.Kernels, few)
+	b.Tuned = append(b.Tuned,
+		Tuned{Target: "sm_80", Rules: []Rule{{Kind: abi.KindExtend, Query: 16, Entry: "few80"}}},
+		Tuned{Target: "sm_90a", Rules: []Rule{{Kind: abi.KindExtend, Query: 16, Entry: "short90"}}})
+	gpu := func(name string, major, minor, shared int) cuda.Info {
+		return cuda.Info{Name: name, Major: major, Minor: minor, Multiprocessors: 10, SharedPerBlock: shared << 10}
+	}
+	for _, c := range []struct {
+		device      cuda.Info
+		query, rows int
+	}{
+		{gpu("A100", 8, 0, 163), 16, 64},
+		{gpu("A100", 8, 0, 163), 17, 128},
+		{gpu("A10", 8, 6, 163), 16, 64},
+		{gpu("A10", 8, 6, 99), 16, 128}, // it has no room for few80
+		{gpu("B200", 10, 0, 227), 16, 128},
+		{gpu("H100", 9, 0, 227), 16, 64},
+		{gpu("H100", 9, 0, 227), 17, 128},
+		{gpu("H200", 9, 0, 227), 200, 128}, // the table's own
+		{cuda.Info{Name: "emulator", EmulatesSource: true}, 16, 128},
+		{gpu("", 8, 0, 163), 16, 64},
+	} {
+		s, _ := openOn(t, b, c.device)
+		if got := s.Choose(abi.KindExtend, c.query, 4096); got.Rows != c.rows {
+			t.Errorf("%s: %d query tokens get %d rows, want %d", c.device.Name, c.query, got.Rows, c.rows)
+		}
+	}
+	// Of a target that is given in the place of the closest there is nothing.
+	s, err := Open(t.Context(), &fake{info: gpu("A10", 8, 6, 163)}, b, Options{Target: "sm_86", Compile: func(context.Context, Source) ([]byte, error) { return nil, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Choose(abi.KindExtend, 16, 4096); got.Rows != 128 {
+		t.Errorf("sm_86: %d rows", got.Rows)
 	}
 }
 

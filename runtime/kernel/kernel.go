@@ -17,7 +17,7 @@ type Bundle struct {
 	Flags      []string // for the compiler, beside the target
 	Cache      CacheShape
 	Kernels    []Artifact // of one kind, the first that fits a device is used
-	Tuned      []Tuned    // what was measured to be better, by GPU model
+	Tuned      []Tuned    // which kernels are for which lengths, by GPU model and by target
 }
 
 // Artifact is one kernel: its layout, its source and the machine code there is.

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,6 @@ type Set struct {
 	kernels map[abi.Kind]*loaded // the usual one of each kind
 	routes  map[abi.Kind][]route // of the kinds that attend
 	all     []*loaded
-	tuned   bool
 
 	device          cuda.Device
 	multiprocessors int // of the device
@@ -35,8 +35,8 @@ type loaded struct {
 	kernel   cuda.Kernel
 }
 
-// Open loads one kernel of each kind of the bundle, and where the bundle is tuned for
-// the device's model those of its table. Machine code comes from the bundle where it
+// Open loads one kernel of each kind of the bundle, and those that Bundle.Tuned has for
+// the device's model or, where it has none, for its target. Machine code comes from the bundle where it
 // embeds some for the device's target, else from Options.Compile; a device that
 // runs source gets the source.
 func Open(ctx context.Context, dev cuda.Device, b Bundle, o Options) (*Set, error) {
@@ -46,12 +46,12 @@ func Open(ctx context.Context, dev cuda.Device, b Bundle, o Options) (*Set, erro
 	}
 	usual := len(chosen)
 	byEntry := map[string]*loaded{}
-	var rules []Rule
-	if t := b.tunedFor(dev.Info()); t != nil {
-		rules = t.Rules
-		if chosen, err = addTuned(chosen, byEntry, b, *t, dev.Info(), o.Target); err != nil {
-			return nil, fmt.Errorf("open the kernels of %s tuned for %s: %w", b.Name, t.Device, err)
-		}
+	tuned, err := b.tunedFor(dev.Info(), o.Target)
+	if err == nil {
+		chosen, err = addTuned(chosen, byEntry, b, tuned, dev.Info(), o.Target)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the kernels of %s tuned for %s: %w", b.Name, cmp.Or(tuned.Device, dev.Info().Name), err)
 	}
 	if o.Compile == nil {
 		o.Compile = defaultCompile()
@@ -67,18 +67,18 @@ func Open(ctx context.Context, dev cuda.Device, b Bundle, o Options) (*Set, erro
 	}
 	group.Wait()
 	s := &Set{
-		name: b.Name, digest: b.SpecDigest, kernels: map[abi.Kind]*loaded{}, all: chosen, tuned: b.tunedFor(dev.Info()) != nil,
+		name: b.Name, digest: b.SpecDigest, kernels: map[abi.Kind]*loaded{}, all: chosen,
 		device: dev, multiprocessors: max(1, dev.Info().Multiprocessors), cache: b.Cache,
 	}
 	for _, l := range chosen[:usual] {
 		s.kernels[l.artifact.Kind] = l
 	}
-	for _, r := range rules {
-		if r.Kind == abi.KindSharedDecode { // one launch for sequences of any length
-			s.kernels[r.Kind] = byEntry[r.Entry]
+	for _, r := range tuned.Rules {
+		if l := byEntry[r.Entry]; l != nil && r.Kind == abi.KindSharedDecode { // one launch for sequences of any length
+			s.kernels[r.Kind] = l
 		}
 	}
-	s.route(rules, byEntry)
+	s.route(tuned.Rules, byEntry)
 	if err := errors.Join(errs...); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -86,7 +86,8 @@ func Open(ctx context.Context, dev cuda.Device, b Bundle, o Options) (*Set, erro
 }
 
 // addTuned appends the kernels of a table that are not among the chosen, and fills
-// byEntry with all of the table's.
+// byEntry with all of the table's. What was chosen for all GPUs of a target is left out
+// where it does not fit this one.
 func addTuned(chosen []*loaded, byEntry map[string]*loaded, b Bundle, t Tuned, device cuda.Info, target string) ([]*loaded, error) {
 	for _, rule := range t.Rules {
 		if byEntry[rule.Entry] != nil {
@@ -101,6 +102,9 @@ func addTuned(chosen []*loaded, byEntry map[string]*loaded, b Bundle, t Tuned, d
 			return nil, fmt.Errorf("the bundle has no %s kernel %s", rule.Kind, rule.Entry)
 		}
 		on, err := fit(b.Kernels[i], device, target)
+		if err != nil && t.Device == "" {
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", rule.Entry, err)
 		}

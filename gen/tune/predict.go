@@ -1,0 +1,81 @@
+package tune
+
+import (
+	"math"
+
+	"github.com/kgen-project/kgen/gen/plan"
+	"github.com/kgen-project/kgen/gen/spec"
+)
+
+// PredictedGain is what the cost model must foretell of a plan, in the mean of a bucket's
+// cases, for it to take the default's place on a GPU that has no table. By an H200's times
+// (specs/tuned), the only ones there are, a plan may be slower than its family's default
+// though the model foretells a gain of 0.2; of the one that it foretells more of, 0.49, the
+// gain is 0.50. See TestPredictedGain.
+const PredictedGain = 0.25
+
+// unknownGPUs stand for the GPUs of a target that have no table: they differ in size
+// most of all, so the best-known one and half of it.
+func unknownGPUs(t spec.Target) []plan.Ceilings {
+	c := plan.NominalCeilings(t)
+	return []plan.Ceilings{c, {Multiprocessors: c.Multiprocessors / 2, Read: c.Read / 2, Product: c.Product / 2}}
+}
+
+// Predict is what the cost model chooses for a GPU of a target that has no table: an
+// entry without a GPU and without times. Sequences are cut as usual: which cut is the best
+// depends on the batch, which is no part of a choice. What is left are tiles that a
+// sequence of few query tokens would leave half empty.
+func Predict(s spec.Spec, target spec.Target) (Entry, error) {
+	e := Entry{Identity: Identity{Spec: s.Name, Target: target}}
+	for _, kind := range KindsOf(s) {
+		if kind == spec.SharedDecode {
+			continue // its time depends on who shares, which no length tells
+		}
+		k, err := predictKind(s, kind, target)
+		if err != nil {
+			return Entry{}, err
+		}
+		e.Kinds = append(e.Kinds, k)
+	}
+	return e, nil
+}
+
+func predictKind(s spec.Spec, kind spec.Kind, target spec.Target) (KindTable, error) {
+	plans, err := plan.Alternatives(s, kind, target)
+	if err != nil {
+		return KindTable{}, err
+	}
+	k := KindTable{Kind: kind, Default: plans[0].Layout()}
+	for _, b := range Buckets(s.Model, kind) {
+		cases := within(b, s.Model, kind, Cases(s.Model, kind))
+		best := Choice{Bucket: b, Setting: k.Usual()}
+		for _, p := range plans[1:] {
+			if gain, sure := foretell(s, p, plans[0], cases); sure && gain > best.Gain {
+				best.Layout, best.Gain = p.Layout(), gain
+			}
+		}
+		k.Choices = append(k.Choices, best)
+	}
+	return k, nil
+}
+
+// foretell is the least gain of a plan over the default on any of the GPUs that may be
+// meant, and whether it is enough.
+func foretell(s spec.Spec, p, usual plan.Plan, cases []Case) (gain float64, sure bool) {
+	gain = math.Inf(1)
+	for _, gpu := range unknownGPUs(p.Targets[0]) {
+		sum := 0.0
+		for _, c := range cases {
+			seconds := func(p plan.Plan) float64 {
+				return plan.Predict(s, p, plan.Cut{}, ShapeOf(c.Case), gpu, 0).Time.Seconds()
+			}
+			ratio := seconds(p) / seconds(usual)
+			if ratio > 1+mostLoss {
+				return 0, false
+			}
+			sum += math.Log(ratio)
+		}
+		gain = min(gain, math.Expm1(-sum/float64(len(cases))))
+	}
+	return gain, gain >= PredictedGain
+}

@@ -1,0 +1,154 @@
+package tune
+
+import (
+	"os"
+	"testing"
+
+	"github.com/kgen-project/kgen/gen/plan"
+	"github.com/kgen-project/kgen/gen/spec"
+)
+
+// measured is the table of times that the cost model is judged by.
+func measured(t *testing.T) Entry {
+	t.Helper()
+	const path = "../../specs/tuned/nvidia-h200.yaml"
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := Parse(path, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, ok := table.Entry("llama3")
+	if !ok {
+		t.Fatalf("%s has nothing of llama3", path)
+	}
+	return e
+}
+
+// What the model foretells so much of is faster than the default of its family, by times
+// of the two families on one GPU; of less it may not be.
+func TestPredictedGain(t *testing.T) {
+	s, e := llama3(t), measured(t)
+	gpu := plan.NominalCeilings(e.Target)
+	sure, wrong := 0, 0
+	for _, k := range e.Kinds {
+		if k.Kind == spec.SharedDecode {
+			continue // as Predict does
+		}
+		for family, target := range map[plan.Family]spec.Target{plan.SM80: "sm_80", plan.SM90: "sm_90a"} {
+			chosen, err := plan.Choose(s, k.Kind, target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			usual, misfit := plan.Make(s, k.Kind, e.Target, chosen.Layout())
+			if misfit != nil {
+				t.Fatal(misfit)
+			}
+			for _, c := range k.Cases {
+				seconds := func(p plan.Plan) float64 {
+					return plan.Predict(s, p, plan.Cut{}, ShapeOf(c.Case), gpu, 0).Time.Seconds()
+				}
+				for setting, took := range c.Times {
+					p, misfit := plan.Make(s, k.Kind, e.Target, setting.Layout)
+					if misfit != nil || p.Family != family || setting.Cut != (plan.Cut{}) {
+						continue
+					}
+					foretold := seconds(usual)/seconds(p) - 1
+					faster := took < c.Times[Setting{Layout: usual.Layout()}]
+					switch {
+					case foretold >= PredictedGain:
+						sure++
+						if !faster {
+							t.Errorf("%s: of %s it foretells %+.0f%%, and it took %v", c.Case, setting, 100*foretold, took)
+						}
+					case foretold > PredictedGain/2 && !faster:
+						wrong++
+					}
+				}
+			}
+		}
+	}
+	t.Logf("so much is foretold of %d settings; of %d it is more than half as much, and they are slower", sure, wrong)
+	if sure == 0 {
+		t.Error("so much is foretold of no setting")
+	}
+}
+
+func TestPredict(t *testing.T) {
+	for _, c := range []struct {
+		target spec.Target
+		more   string
+		want   []plan.Rule
+	}{
+		// A tile of 128 rows would be half empty.
+		{"sm_80", "", []plan.Rule{{Kind: spec.Extend, Query: 16, Layout: setting(t, "sm80_r64k64s1w4").Layout}}},
+		{"sm_90a", "", nil},
+		{"sm_80", "tiles: {extend: {rows: 128}}\n", nil}, // given by hand
+		{"sm_80", "kernels: [append, decode, merge]\n", nil},
+	} {
+		data, err := os.ReadFile("../../specs/llama3.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := spec.Parse("llama3.yaml", append(data, c.more...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := Predict(s, c.target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := e.Tuned(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.GPU != "" || got.Target != c.target || len(got.Rules) != len(c.want) {
+			t.Errorf("%s %s: %+v, want %+v", c.target, c.more, got, c.want)
+			continue
+		}
+		for i, want := range c.want {
+			if got.Rules[i] != want {
+				t.Errorf("%s %s: %+v, want %+v", c.target, c.more, got.Rules[i], want)
+			}
+		}
+		for _, k := range e.Kinds {
+			for _, choice := range k.Choices {
+				if choice.Measured || choice.Cut != (plan.Cut{}) {
+					t.Errorf("%s %s: %+v", c.target, k.Kind, choice)
+				}
+			}
+		}
+	}
+}
+
+// Every shipped spec's foretold plans are kernels of it, on every target.
+func TestPredictFits(t *testing.T) {
+	for _, name := range []string{"llama3", "llama2_7b", "smollm2_135m"} {
+		data, err := os.ReadFile("../../specs/" + name + ".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, encoding := range spec.AllEncodings {
+			s, err := spec.Parse(name, data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s = spec.WithEncoding(s, encoding)
+			for _, target := range spec.AllTargets {
+				e, err := Predict(s, target)
+				if err != nil {
+					t.Fatal(err)
+				}
+				tuned, err := e.Tuned(s)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := plan.WithTuned(s, nil, []plan.Tuned{tuned}); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+}
