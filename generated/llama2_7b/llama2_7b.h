@@ -116,6 +116,14 @@
 #define KGEN_LLAMA2_7B_EXTEND_SM90_SHARED_BYTES 230400
 #define KGEN_LLAMA2_7B_EXTEND_SM90_ROWS 128  // of a tile: query tokens of an item x group, at most
 
+// extend attends from a block of query tokens to many segments and to the block's own tokens.
+// Takes KgenAttendParams; the grid is (item_count, kv_heads).
+// Machine code: extend_sm80_r64k64s1w4.sm_80.cubin
+#define KGEN_LLAMA2_7B_EXTEND_SM80_R64K64S1W4_ENTRY "kgen_llama2_7b_extend_sm80_r64k64s1w4"
+#define KGEN_LLAMA2_7B_EXTEND_SM80_R64K64S1W4_THREADS 128
+#define KGEN_LLAMA2_7B_EXTEND_SM80_R64K64S1W4_SHARED_BYTES 50432
+#define KGEN_LLAMA2_7B_EXTEND_SM80_R64K64S1W4_ROWS 64  // of a tile: query tokens of an item x group, at most
+
 // decode attends from one query token of each sequence, its keys split over many blocks.
 // Takes KgenAttendParams; the grid is (item_count, kv_heads).
 // Machine code: decode_sm80_r16k16s2w4.sm_80.cubin

@@ -19,6 +19,7 @@
 //	prefill     prefill_sm90_r128k128s2w12.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
+//	extend      extend_sm80_r64k64s1w4.cu
 //	decode      decode_sm80_r16k16s2w4.cu
 //	decode      decode_sm90_r16k64s4w8.cu
 //	shared_decode shared_decode_sm80_r128k64s1w4.cu
@@ -42,6 +43,7 @@ import (
 //go:embed prefill_sm90_r128k128s2w12.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
+//go:embed extend_sm80_r64k64s1w4.cu
 //go:embed decode_sm80_r16k16s2w4.cu
 //go:embed decode_sm90_r16k64s4w8.cu
 //go:embed shared_decode_sm80_r128k64s1w4.cu
@@ -156,6 +158,21 @@ func Bundle() kernel.Bundle {
 				Source:      read("extend_sm90_r128k128s2w12.cu"),
 			},
 			{
+				Kind:        abi.KindExtend,
+				Entry:       "kgen_llama3_extend_sm80_r64k64s1w4",
+				File:        "extend_sm80_r64k64s1w4.cu",
+				Family:      "sm80",
+				Targets:     []string{"sm_80"},
+				Tuned:       []string{"sm_80"},
+				Rows:        64,
+				Keys:        64,
+				Stages:      1,
+				Warps:       4,
+				Group:       Group,
+				SharedBytes: 50432,
+				Source:      read("extend_sm80_r64k64s1w4.cu"),
+			},
+			{
 				Kind:        abi.KindDecode,
 				Entry:       "kgen_llama3_decode_sm80_r16k16s2w4",
 				File:        "decode_sm80_r16k16s2w4.cu",
@@ -237,6 +254,9 @@ func Bundle() kernel.Bundle {
 		},
 		Tuned: []kernel.Tuned{
 			{Device: "NVIDIA H200", Rules: []kernel.Rule{}},
+			{Target: "sm_80", Rules: []kernel.Rule{
+				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm80_r64k64s1w4"},
+			}},
 		},
 	}
 }
@@ -427,7 +447,8 @@ func (k *Kernels) MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvH
 }
 
 // Choose is the kernel for a sequence of so many query tokens and tokens of KV,
-// by what was measured on the device's model. See [kernel.Set.Choose].
+// by what was measured on the device's model, or else by the cost model. See
+// [kernel.Set.Choose].
 func (k *Kernels) Choose(kind abi.Kind, query, keys int) kernel.Choice {
 	return k.set.Choose(kind, query, keys)
 }

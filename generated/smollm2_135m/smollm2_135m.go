@@ -416,7 +416,8 @@ func (k *Kernels) MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvH
 }
 
 // Choose is the kernel for a sequence of so many query tokens and tokens of KV,
-// by what was measured on the device's model. See [kernel.Set.Choose].
+// by what was measured on the device's model, or else by the cost model. See
+// [kernel.Set.Choose].
 func (k *Kernels) Choose(kind abi.Kind, query, keys int) kernel.Choice {
 	return k.set.Choose(kind, query, keys)
 }
