@@ -121,7 +121,7 @@ func lookAtCache(dir string) cache {
 	return c
 }
 
-// tryCache writes to the cache.
+// tryCache writes to the cache as much as a small cubin, which a full disk does not take.
 func tryCache(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -130,7 +130,8 @@ func tryCache(dir string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
+	_, err = f.Write(make([]byte, 64<<10))
+	return errors.Join(err, f.Close(), os.Remove(f.Name()))
 }
 
 func lookAtGPU(ctx context.Context) gpu {

@@ -150,7 +150,10 @@ func TestCopies(t *testing.T) {
 
 func TestWaitEndsWithItsContext(t *testing.T) {
 	d := open(t, Options{Workers: 1})
-	s := newStep(t, d, smolLM(), abi.KindPrefill, 3, 300, 300) // tens of milliseconds of work
+	s := newStep(t, d, smolLM(), abi.KindPrefill, 3, 300, 300)
+	// The device stops at a mark that nobody has taken yet.
+	stopped := make(chan struct{})
+	d.queue <- operation{done: stopped}
 	if err := s.kernels.Prefill(0, s.attend); err != nil {
 		t.Fatal(err)
 	}
@@ -159,6 +162,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	if err := d.Synchronize(ctx, 0); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
+	<-stopped
 	if err := d.Synchronize(t.Context(), 0); err != nil { // the work went on
 		t.Error(err)
 	}
@@ -238,7 +242,7 @@ func TestClose(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for range 100 { // a goroutine that has nothing left to do may still be counted
+	for range 10000 { // a goroutine that has nothing left to do may still be counted
 		if runtime.NumGoroutine() <= before {
 			return
 		}

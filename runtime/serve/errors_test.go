@@ -336,7 +336,7 @@ func TestNoGoroutinesLeft(t *testing.T) {
 	if err := errors.Join(e.Close(), dev.Close()); err != nil {
 		t.Error(err)
 	}
-	for range 200 {
+	for range 2000 {
 		if runtime.NumGoroutine() <= before {
 			return
 		}

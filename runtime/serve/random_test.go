@@ -27,6 +27,7 @@ func TestRandomOperations(t *testing.T) {
 }
 
 func testRandomOperations(t *testing.T, sharing string, operations int) {
+	t.Parallel()
 	const seed = 1
 	m := toy.Tiny()
 	m.Sharing = sharing

@@ -116,7 +116,7 @@ func TestSoak(t *testing.T) {
 	if err := dev.Close(); err != nil {
 		t.Error(err)
 	}
-	for range 100 { // the goroutines of the device are ending
+	for range 1000 { // the goroutines of the device are ending
 		if runtime.NumGoroutine() <= before {
 			break
 		}
