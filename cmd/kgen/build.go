@@ -81,6 +81,9 @@ func (c chosenPlan) String() string {
 }
 
 func (c *buildCommand) Run(ctx context.Context, a *app) error {
+	if c.Out == "" {
+		return usagef("--out is empty; the working folder is .")
+	}
 	specs, err := a.readSpecs(c.Specs)
 	if err != nil {
 		return err

@@ -28,6 +28,9 @@ func (vendorCommand) Help() string {
 }
 
 func (c *vendorCommand) Run(ctx context.Context, a *app) error {
+	if c.To == "" { // a variable that is not set, more likely than the working folder
+		return usagef("--to is empty; the working folder is .")
+	}
 	s, err := a.readSpec(c.Spec)
 	if err != nil {
 		return err

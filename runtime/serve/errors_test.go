@@ -3,15 +3,11 @@ package serve_test
 import (
 	"context"
 	"errors"
-	"math"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/kgen-project/kgen/runtime/cpu"
 	"github.com/kgen-project/kgen/runtime/kvcache"
@@ -142,6 +138,7 @@ func TestNamedErrors(t *testing.T) {
 	if s.Tokens() != 0 {
 		t.Errorf("%d tokens are left", s.Tokens())
 	}
+	check("a chunk of no tokens", func() error { _, err := b.Engine.Register(ctx, nil, nil); return err }(), "a chunk of no tokens")
 
 	// A kernel that goes wrong after its launch.
 	step, err = b.Engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 2}})
@@ -168,54 +165,6 @@ func TestNamedErrors(t *testing.T) {
 	}
 	check("a closed sequence", schedule(serve.Entry{Sequence: s, Tokens: 1}), serve.ErrClosed)
 	check("a closed sequence", s.Place(nil, 0), serve.ErrClosed)
-}
-
-func TestBaked(t *testing.T) {
-	m := toy.Small()
-	m.Encoding = "baked"
-	b := newBench(t, m, serve.Options{Pages: 100})
-	d := toy.Document(1, 10)
-	c := b.Register(t, d)
-	for _, c := range []struct {
-		placements []kvcache.Placement
-		want       string
-	}{
-		{[]kvcache.Placement{{Chunk: c, Offset: 3}}, "segment 0 is at offset 3: a chunk in the baked encoding stands at 0 only"},
-		{kvcache.Pack(c, c), "segment 1 is at offset 10"},
-		{[]kvcache.Placement{{}}, "segment 0: no chunk of this cache"},
-	} {
-		if _, err := b.Engine.Open(c.placements, kvcache.Packed); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("error %v, want %q in it", err, c.want)
-		}
-	}
-	s, err := b.Engine.Open(kvcache.Pack(c), 15)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &toy.Request{Segments: []toy.Placed{{Tokens: d, Offset: 0}}, Offset: 15, Own: toy.Document(2, 20)}
-	outs, err := b.Step(t.Context(), []serve.Entry{{Sequence: s, Tokens: 20}}, r.Own)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Compare(r, 20, outs, 0); err != nil {
-		t.Error(err)
-	}
-
-	// Own tokens before and behind a second chunk.
-	if err := s.Place(kvcache.Pack(c), kvcache.Packed); err == nil || !strings.Contains(err.Error(), "is at offset 35") {
-		t.Errorf("error %v", err)
-	}
-	if err := s.Place([]kvcache.Placement{{Chunk: c}}, kvcache.Packed); err != nil {
-		t.Fatal(err)
-	}
-	r.Place(toy.Placed{Tokens: d})
-	r.Own, r.Offset = toy.Document(3, 7), 35
-	if outs, err = b.Step(t.Context(), []serve.Entry{{Sequence: s, Tokens: 7}}, r.Own); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Compare(r, 7, outs, 0); err != nil {
-		t.Error(err)
-	}
 }
 
 // With a closed engine, everything says so, and nothing hangs.
@@ -344,52 +293,4 @@ func TestNoGoroutinesLeft(t *testing.T) {
 	}
 	stacks := make([]byte, 1<<16)
 	t.Errorf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
-}
-
-func TestCollector(t *testing.T) {
-	b := newBench(t, toy.Small(), serve.Options{Pages: 50})
-	d := toy.Document(1, 10)
-	c := b.Register(t, d)
-	b.Register(t, d).Release()
-	var batch []serve.Entry
-	for range 3 {
-		s, err := b.Engine.Open(kvcache.Pack(c, c), kvcache.Packed)
-		if err != nil {
-			t.Fatal(err)
-		}
-		batch = append(batch, serve.Entry{Sequence: s, Tokens: 2})
-	}
-	if _, err := b.Step(t.Context(), batch, toy.Document(2, 6)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Engine.Schedule(t.Context(), []serve.Entry{{Sequence: batch[0].Sequence, Tokens: 1000}}); err == nil {
-		t.Fatal("1000 tokens were scheduled")
-	}
-	registry := prometheus.NewPedanticRegistry()
-	if err := registry.Register(b.Engine.Collector()); err != nil {
-		t.Fatal(err)
-	}
-	problems, err := testutil.GatherAndLint(registry)
-	if err != nil || len(problems) > 0 {
-		t.Errorf("%v, %v", problems, err)
-	}
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]float64{}
-	for _, f := range families {
-		m := f.GetMetric()[0]
-		got[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
-	}
-	for name, want := range map[string]float64{
-		"kgen_chunk_hits_total": 1, "kgen_chunk_misses_total": 1, "kgen_encodes_total": 1,
-		"kgen_chunk_reads_total": 6, "kgen_shared_reads_total": 5, "kgen_step_tokens_total": 16, // 10 of them by the encode
-		"kgen_step_seconds": 2, "kgen_schedule_seconds": 1, "kgen_step_failures_total": 1, "kgen_steps_aborted_total": 0,
-		"kgen_pages_used": 6, "kgen_pages_free": 44, "kgen_kv_bytes": 6 * 512, "kgen_kv_unshared_bytes": 21 * 512, "kgen_sequences": 3, "kgen_chunks": 1, "kgen_evictions_total": 0,
-	} {
-		if v, ok := got[name]; !ok || math.Abs(v-want) > 1e-9 {
-			t.Errorf("%s is %v (%v), want %v", name, v, ok, want)
-		}
-	}
 }
