@@ -14,7 +14,8 @@ import (
 // Options.PadTokens; the message says how much.
 var ErrFixedSize = errors.New("the step does not fit its fixed size")
 
-// Segment is a chunk, or the sequence's own tokens, at an offset.
+// Segment is a chunk, or the sequence's own tokens, at an offset. Own tokens that a
+// chunk was placed behind are as a chunk, which all query tokens see.
 type Segment struct {
 	Page   int32 // index in the page table of the segment's first page
 	Tokens int32

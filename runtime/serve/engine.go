@@ -70,10 +70,8 @@ func New(dev cuda.Device, k Kernels, m Model, o Options) (_ *Engine, err error) 
 	if e.routes, err = newRoutes(m, k, dev.Info()); err != nil {
 		return nil, err
 	}
-	for i, kind := range kinds[:sharedDecode] {
-		if rows := e.routes.options(i).Rows; rows < m.Group {
-			return nil, fmt.Errorf("the kernels' tile of %s has %d rows, and a token's group of query heads takes %d", kind, rows, m.Group)
-		}
+	if err := e.checkKernels(); err != nil {
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -114,6 +112,26 @@ func New(dev cuda.Device, k Kernels, m Model, o Options) (_ *Engine, err error) 
 	}
 	e.log.Info("engine open", "model", m.Name, "device", dev.Info().Name, "pages", o.Pages, "page_bytes", m.shape().PageBytes())
 	return e, nil
+}
+
+// checkKernels says which kernel is missing, or too small for the model.
+func (e *Engine) checkKernels() error {
+	if a, ok := e.kernels.(artifacts); ok {
+		for _, kind := range []abi.Kind{abi.KindAppend, abi.KindMerge} {
+			if _, ok := a.Artifact(kind); !ok {
+				return fmt.Errorf("the kernels have no %s: add it to the kernels of the spec", kind)
+			}
+		}
+	}
+	for i, kind := range kinds[:sharedDecode] {
+		switch rows := e.routes.options(i).Rows; {
+		case rows == 0:
+			return fmt.Errorf("the kernels have no %s: add it to the kernels of the spec", kind)
+		case rows < e.model.Group:
+			return fmt.Errorf("the kernels' tile of %s has %d rows, and a token's group of query heads takes %d", kind, rows, e.model.Group)
+		}
+	}
+	return nil
 }
 
 // mapCaches makes the tensor maps of every layer.

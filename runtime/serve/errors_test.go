@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cpu"
+	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/serve"
 	"github.com/kgen-project/kgen/tests/toy"
@@ -47,6 +49,35 @@ func TestNewErrors(t *testing.T) {
 type digested struct{ serve.Kernels }
 
 func (digested) SpecDigest() string { return "another" }
+
+// without are kernels of which one kind is missing.
+type without struct {
+	serve.Kernels
+	kind abi.Kind
+}
+
+func (k without) Tile(kind abi.Kind) (rows, keys int) {
+	if kind == k.kind {
+		return 0, 0
+	}
+	return k.Kernels.Tile(kind)
+}
+
+func (k without) Artifact(kind abi.Kind) (kernel.Artifact, bool) {
+	return kernel.Artifact{}, kind != k.kind
+}
+
+func TestMissingKernels(t *testing.T) {
+	dev := cpu.Open(cpu.Options{Workers: 1})
+	defer dev.Close()
+	m := toy.Small()
+	for _, kind := range []abi.Kind{abi.KindAppend, abi.KindPrefill, abi.KindExtend, abi.KindDecode, abi.KindMerge} {
+		_, err := serve.New(dev, without{cpuKernels(t, dev, m), kind}, m, serve.Options{Pages: 10})
+		if want := "the kernels have no " + string(kind) + ": add it"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q in it", err, want)
+		}
+	}
+}
 
 func TestOtherSpecsKernels(t *testing.T) {
 	dev := cpu.Open(cpu.Options{Workers: 1})

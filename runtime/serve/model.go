@@ -34,6 +34,11 @@ type blocker interface {
 // digester is Kernels that know which spec they were made from.
 type digester interface{ SpecDigest() string }
 
+// artifacts is Kernels that may lack a kind.
+type artifacts interface {
+	Artifact(kind abi.Kind) (kernel.Artifact, bool)
+}
+
 // cacheMapper is Kernels of which some read the caches by tensor maps.
 type cacheMapper interface {
 	MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error)
