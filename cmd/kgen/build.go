@@ -104,15 +104,7 @@ func (c *buildCommand) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
-	compilation, err := a.compilation(ctx, c.Compiler)
-	if err != nil {
-		return err
-	}
-	defer compilation.stop()
-	if err := a.tune(all, tables, compilation.compiler); err != nil {
-		return err
-	}
-	if err := a.compile(ctx, compilation, all); err != nil {
+	if err := a.compileTuned(ctx, c.Compiler, all, tables); err != nil {
 		return err
 	}
 	var folders []folder

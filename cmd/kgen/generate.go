@@ -13,6 +13,7 @@ import (
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/gen/toolchain"
+	"github.com/kgen-project/kgen/gen/tune"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cubincache"
 )
@@ -122,6 +123,19 @@ func (a *app) compile(ctx context.Context, c compilation, all []generated) error
 		}
 	}
 	return nil
+}
+
+// compileTuned emits specs again with the plans of their tables, and compiles them.
+func (a *app) compileTuned(ctx context.Context, choice build.Choice, all []generated, tables [][]tune.Entry) error {
+	c, err := a.compilation(ctx, choice)
+	if err != nil {
+		return err
+	}
+	defer c.stop()
+	if err := a.tune(all, tables, c.compiler); err != nil {
+		return err
+	}
+	return a.compile(ctx, c, all)
 }
 
 func source(k emit.Kernel, t spec.Target) build.Source {

@@ -7,10 +7,8 @@ import (
 
 	"github.com/kgen-project/kgen/gen/build"
 	"github.com/kgen-project/kgen/gen/emit"
-	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/gen/vendoring"
-	"github.com/kgen-project/kgen/templates"
 )
 
 type vendorCommand struct {
@@ -22,8 +20,8 @@ type vendorCommand struct {
 }
 
 func (vendorCommand) Help() string {
-	return `The folder has the kernels' sources and machine code, a small loader on the CUDA driver API, and an example that checks ` +
-		`itself. For C it builds with a C11 compiler and no header of CUDA; for Go it is a module on the standard library and purego. ` +
+	return `The folder has the kernels' sources and machine code, a small loader on the CUDA driver API, which chooses among them by ` +
+		`the device and the lengths of sequences, and an example that checks itself. For C it builds with a C11 compiler and no header of CUDA; for Go it is a module on the standard library and purego. ` +
 		`The folder is replaced as a whole, once everything has compiled; one that kgen vendor did not make is refused.`
 }
 
@@ -35,19 +33,18 @@ func (c *vendorCommand) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	tables, err := a.allTables([]spec.Spec{s})
+	if err != nil {
+		return err
+	}
 	specs := []spec.Spec{s}
 	if err := retarget(specs, c.Target); err != nil {
 		return err
 	}
-	plans, err := plan.All(specs[0])
+	all, err := generate(specs)
 	if err != nil {
 		return err
 	}
-	output, err := emit.Emit(specs[0], plans, templates.FS)
-	if err != nil {
-		return err
-	}
-	all := []generated{{spec: specs[0], output: output}}
 	to, err := filepath.Abs(c.To) // it may be the working folder
 	if err != nil {
 		return err
@@ -55,12 +52,7 @@ func (c *vendorCommand) Run(ctx context.Context, a *app) error {
 	if err := replaceable(to, vendoredMark); err != nil {
 		return err
 	}
-	compilation, err := a.compilation(ctx, c.Compiler)
-	if err != nil {
-		return err
-	}
-	defer compilation.stop()
-	if err := a.compile(ctx, compilation, all); err != nil {
+	if err := a.compileTuned(ctx, c.Compiler, all, tables); err != nil {
 		return err
 	}
 	g := all[0]

@@ -140,6 +140,9 @@ func writeKernels(b *strings.Builder, s spec.Spec, kernels []Kernel, prefix stri
 				"// with 128-byte swizzle: dimensions (dim, page size, KV heads, pages), boxes (64, %d, 1, 1)", min(s.Cache.PageSize, k.Plan.Keys))
 		}
 		fmt.Fprintf(b, "\n// %s %s.\n// Takes Kgen%s; the grid is %s.\n", k.Plan.Kind, about[k.Plan.Kind], bodies[k.Plan.Kind].params, grid)
+		if chosenOnly(k) {
+			fmt.Fprintf(b, "// It is for the lengths that manifest.json has under \"tuned\".\n")
+		}
 		for i, t := range k.Plan.Targets {
 			lead := "Machine code:"
 			if i > 0 {

@@ -24,8 +24,11 @@ type data struct {
 	Targets  string
 	Facts    []emit.Fact
 	Kinds    []kind
-	Images   []image // of one kind, the first that runs on a device is the best
-	Maps     bool    // some kernels copy through tensor maps
+	Images   []image  // of one kind, the first that runs on a device is the best
+	Measured []string // the GPU models that were measured
+	Rules    []rule
+	Attends  bool // some kind attends
+	Maps     bool // some kernels copy through tensor maps
 	Rotates  bool
 	HighRows int
 
@@ -53,16 +56,33 @@ var sizes = map[string][2]dim{
 	"MaterialiseParams": {{"CopyCount", "copy_count"}, {"KVHeads", "kv_heads"}},
 }
 
+// target is an architecture taken apart.
+type target struct {
+	Major, Minor int
+	Alone        bool // machine code runs on this compute capability alone, and not on later ones of its major number
+}
+
 // image is one kernel's machine code for one target.
 type image struct {
-	Kind, Title  string
-	Entry, File  string
-	Major, Minor int
-	Alone        bool // runs on this compute capability alone, and not on later ones of its major number
-	Threads      int
-	Shared       int
-	Persistent   bool // the blocks take items in turns, as many as fit on the device, and copy through tensor maps
-	BoxTokens    int  // tokens of a box of those maps
+	Kind, Title string
+	Entry, File string
+	target
+	Chosen     bool // by a rule alone: it is not the kind's default
+	Threads    int
+	Shared     int
+	Rows, Keys int
+	Blocks     int  // of a multiprocessor
+	Persistent bool // the blocks take items in turns, as many as fit on the device, and copy through tensor maps
+	BoxTokens  int  // tokens of a box of those maps
+}
+
+// rule is a kernel for sequences of up to so many query tokens and tokens of KV, 0 for any
+// number, on a GPU model or, where that is "", on the others of a target.
+type rule struct {
+	GPU string
+	target
+	Kind, Title, Entry        string
+	Query, Keys, Fill, Tokens int
 }
 
 // example is the case that the example computes.
@@ -96,7 +116,7 @@ func newData(in Input) (data, error) {
 	var targets []string
 	for _, k := range m.Kernels {
 		for _, t := range k.Targets {
-			i, err := newImage(s, k, t.Target)
+			i, err := newImage(s, k, t)
 			if err != nil {
 				return data{}, err
 			}
@@ -111,6 +131,22 @@ func newData(in Input) (data, error) {
 		}
 	}
 	d.Targets = strings.Join(targets, ", ")
+	for _, t := range m.Tuned {
+		if t.GPU != "" {
+			d.Measured = append(d.Measured, t.GPU)
+		}
+		for _, r := range t.Rules {
+			rule := rule{GPU: t.GPU, Kind: string(r.Kind), Title: emit.Title(string(r.Kind)), Entry: r.Entry,
+				Query: r.Query, Keys: r.Keys, Fill: r.Fill, Tokens: r.Tokens}
+			if t.GPU == "" {
+				var err error
+				if rule.target, err = parseTarget(t.Target); err != nil {
+					return data{}, err
+				}
+			}
+			d.Rules = append(d.Rules, rule)
+		}
+	}
 	slices.SortStableFunc(d.Images, func(a, b image) int { // what is made closest to a device comes first
 		return cmp.Or(slices.Index(spec.AllKinds, spec.Kind(a.Kind))-slices.Index(spec.AllKinds, spec.Kind(b.Kind)),
 			b.Major-a.Major, b.Minor-a.Minor, boolean(b.Alone)-boolean(a.Alone))
@@ -124,29 +160,33 @@ func newData(in Input) (data, error) {
 			Name: string(k), Title: emit.Title(string(k)), About: emit.About(k),
 			Params: params, X: sizes[params][0], Y: sizes[params][1], Attends: params == "AttendParams",
 		})
+		d.Attends = d.Attends || params == "AttendParams"
 	}
 	d.Example = newExample(s, d.Kinds)
 	return d, nil
 }
 
-func newImage(s spec.Spec, k abi.ManifestKernel, target string) (image, error) {
-	parts := targetPattern.FindStringSubmatch(target)
+func parseTarget(text string) (target, error) {
+	parts := targetPattern.FindStringSubmatch(text)
 	if parts == nil {
-		return image{}, fmt.Errorf("%s: no target such as sm_80 or sm_90a", target)
+		return target{}, fmt.Errorf("%s: no target such as sm_80 or sm_90a", text)
 	}
 	major, err := strconv.Atoi(parts[1])
-	if err != nil {
-		return image{}, err
-	}
+	return target{Major: major, Minor: int(parts[2][0] - '0'), Alone: parts[3] == "a"}, err
+}
+
+func newImage(s spec.Spec, k abi.ManifestKernel, t abi.ManifestTarget) (image, error) {
+	const sm80PerMultiprocessor = 2 // as package kernel has it
 	i := image{
-		Kind: string(k.Kind), Title: emit.Title(string(k.Kind)), Entry: k.Entry, File: emit.CubinFile(k.Source, target),
-		Major: major, Minor: int(parts[2][0] - '0'), Alone: parts[3] == "a",
-		Threads: k.Threads, Shared: k.SharedBytes,
+		Kind: string(k.Kind), Title: emit.Title(string(k.Kind)), Entry: k.Entry, File: emit.CubinFile(k.Source, t.Target), Chosen: t.Tuned,
+		Threads: k.Threads, Shared: k.SharedBytes, Rows: k.Plan.Rows, Keys: k.Plan.Keys, Blocks: sm80PerMultiprocessor,
 	}
 	if plan.Family(k.Family) == plan.SM90 {
-		i.Persistent, i.BoxTokens = true, min(s.Cache.PageSize, k.Plan.Keys)
+		i.Persistent, i.Blocks, i.BoxTokens = true, max(1, k.Plan.Blocks), min(s.Cache.PageSize, k.Plan.Keys)
 	}
-	return i, nil
+	var err error
+	i.target, err = parseTarget(t.Target)
+	return i, err
 }
 
 func boolean(b bool) int {

@@ -94,7 +94,8 @@ func TestNoGPU(t *testing.T) {
 
 // gpu is the other end of testdata/libcuda.c.
 type gpu struct {
-	dev  *emulate.Device
+	dev  *emulate.Device // nil: kernels are loaded and not launched
+	info cuda.Info
 	out  emit.Output
 	path string
 
@@ -107,6 +108,15 @@ type gpu struct {
 	loaded   []string
 	launches map[string]int
 }
+
+// multiprocessors are what the device says that it has.
+const multiprocessors = 3
+
+// notLaunched is a module of a kernel that is loaded alone.
+type notLaunched struct{}
+
+func (notLaunched) Kernel(string) (cuda.Kernel, error) { return nil, nil }
+func (notLaunched) Unload() error                      { return nil }
 
 type entry struct {
 	cuda.Kernel
@@ -123,12 +133,16 @@ type request struct {
 type answer struct{ Code, Value, More, Bytes uint64 }
 
 func serve(t *testing.T, dev *emulate.Device, out emit.Output) *gpu {
+	return serveAs(t, dev, dev.Info(), out)
+}
+
+func serveAs(t *testing.T, dev *emulate.Device, info cuda.Info, out emit.Output) *gpu {
 	dir, err := os.MkdirTemp("", "gpu") // a short path: sockets have no longer ones
 	if err != nil {
 		t.Fatal(err)
 	}
 	g := &gpu{
-		dev: dev, out: out, path: filepath.Join(dir, "s"), module: map[uint64]cuda.Module{}, kernel: map[uint64]*entry{},
+		dev: dev, info: info, out: out, path: filepath.Join(dir, "s"), module: map[uint64]cuda.Module{}, kernel: map[uint64]*entry{},
 		aligned: map[abi.DevicePtr]abi.DevicePtr{}, held: map[abi.DevicePtr]bool{}, launches: map[string]int{},
 	}
 	l, err := net.Listen("unix", g.path)
@@ -187,15 +201,18 @@ func (g *gpu) answer(q request, data []byte) (a answer, result []byte, err error
 	p := abi.DevicePtr(q.Arguments[0])
 	switch q.Call {
 	case 1: // attribute
-		i := g.dev.Info()
-		values := map[uint64]int{16: 3, 75: i.Major, 76: i.Minor, 97: i.SharedPerBlock}
+		values := map[uint64]int{16: multiprocessors, 75: g.info.Major, 76: g.info.Minor, 97: g.info.SharedPerBlock}
 		a.Value = uint64(values[q.Arguments[0]])
 		return a, nil, nil
 	case 2: // load
 		file, ok := strings.CutPrefix(string(data), cubinText)
 		for _, k := range g.out.Kernels {
 			if ok && strings.HasPrefix(file, strings.TrimSuffix(k.File, ".cu")+".") {
-				m, err := g.dev.Load(cuda.Image{Name: k.File, Source: k.Source})
+				var m cuda.Module = notLaunched{}
+				var err error
+				if g.dev != nil {
+					m, err = g.dev.Load(cuda.Image{Name: k.File, Source: k.Source})
+				}
 				g.next++
 				g.module[g.next] = m
 				g.modules++

@@ -1,6 +1,7 @@
 // Package vendoring makes folders that need nothing of kgen: a spec's kernels as
-// machine code and source, with a loader on the CUDA driver API in C or Go, an
-// example that checks itself, and the licence. It is pure: values in, a map of name to content out.
+// machine code and source, with a loader on the CUDA driver API in C or Go, which chooses
+// among them as package kernel does, an example that checks itself, and the licence. It is
+// pure: values in, a map of name to content out.
 package vendoring
 
 import (

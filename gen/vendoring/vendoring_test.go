@@ -64,12 +64,24 @@ const cubinText = "machine code "
 func input(t testing.TB, name string, lang vendoring.Lang) vendoring.Input {
 	t.Helper()
 	s := parse(t, name)
+	return inputOf(t, s, nil, lang)
+}
+
+// inputOf is a spec with the plans that tables and the cost model choose.
+func inputOf(t testing.TB, s spec.Spec, tuned []plan.Tuned, lang vendoring.Lang) vendoring.Input {
+	t.Helper()
 	plans, err := plan.All(s)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if plans, err = plan.WithTuned(s, plans, tuned); err != nil {
+		t.Fatal(err)
+	}
 	out, err := emit.Emit(s, plans, templates.FS)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := out.Tune(tuned); err != nil {
 		t.Fatal(err)
 	}
 	in := vendoring.Input{Spec: s, Output: out, Cubins: map[string][]byte{}, Language: lang}
@@ -85,7 +97,12 @@ func input(t testing.TB, name string, lang vendoring.Lang) vendoring.Input {
 // folder writes what is vendored to an empty folder.
 func folder(t testing.TB, name string, lang vendoring.Lang) string {
 	t.Helper()
-	files, err := vendoring.Files(input(t, name, lang))
+	return folderOf(t, input(t, name, lang))
+}
+
+func folderOf(t testing.TB, in vendoring.Input) string {
+	t.Helper()
+	files, err := vendoring.Files(in)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,6 +118,7 @@
 
 // extend attends from a block of query tokens to many segments and to the block's own tokens.
 // Takes KgenAttendParams; the grid is (item_count, kv_heads).
+// It is for the lengths that manifest.json has under "tuned".
 // Machine code: extend_sm80_r64k64s1w4.sm_80.cubin
 #define KGEN_LLAMA3_EXTEND_SM80_R64K64S1W4_ENTRY "kgen_llama3_extend_sm80_r64k64s1w4"
 #define KGEN_LLAMA3_EXTEND_SM80_R64K64S1W4_THREADS 128

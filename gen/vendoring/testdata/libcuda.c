@@ -65,6 +65,11 @@ int cuDeviceGetAttribute(int *value, int which, int device) {
   *value = (int)a.value;
   return device == 7 ? code : 101;
 }
+int cuDeviceGetName(char *name, int size, int device) {
+  const char *given = getenv("KGEN_TEST_NAME");
+  strncpy(name, given ? given : "kgen emulator", (size_t)size);
+  return device == 7 ? 0 : 101;
+}
 int cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)0x1234; return device == 7 ? 0 : 101; }
 int cuDevicePrimaryCtxRelease_v2(int device) { return device == 7 ? 0 : 101; }
 int cuCtxSetCurrent(void *context) { return context == (void *)0x1234 ? 0 : 201; }
