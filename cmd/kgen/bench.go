@@ -26,6 +26,7 @@ type benchCommand struct {
 	Sweep    bool     `help:"Add cases over the length of a context and over Zipf's exponent."`
 	Against  []string `placeholder:"B" help:"Time baselines too: copies, raw, torch, or all." predictor:"baseline"`
 	Encoding string   `placeholder:"E" help:"An encoding in place of the spec's: segment, raw or baked." predictor:"encoding"`
+	Fixed    bool     `name:"fixed-shares" help:"Give each block of family sm90 its share of the work from the start, not what comes next when it is done."`
 	Clean    bool     `help:"Leave the L2 cache full of what was read, not of what was written and must be written back first."`
 	Repeats  int      `default:"20" placeholder:"N" help:"Timed launches of a case (default: 20)."`
 	Seed     uint64   `default:"1" placeholder:"S" help:"Of pages, offsets and values (default: 1)."`
@@ -231,7 +232,7 @@ func (m *measurement) run(ctx context.Context, cases []bench.Case, against []bas
 	if err != nil {
 		return bench.Report{}, err
 	}
-	o := bench.Options{Repeats: m.command.Repeats, Seed: m.command.Seed}
+	o := bench.Options{Repeats: m.command.Repeats, Seed: m.command.Seed, FixedShares: m.command.Fixed}
 	report := bench.NewReport(m.spec, m.dev.Info(), o)
 	report.Kgen, report.Date = version, time.Now().UTC().Truncate(time.Second)
 	report.Command = strings.Join(append([]string{"kgen"}, m.app.args...), " ")

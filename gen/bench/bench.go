@@ -65,6 +65,10 @@ type Options struct {
 	// each that it reads; what was read can be dropped.
 	Reader *Reader
 
+	// FixedShares gives each block of family sm90 its share of the work from the start,
+	// in place of what is next when it comes to the end of what it has.
+	FixedShares bool
+
 	Against []Baseline // timed on each case right after it
 
 	// Progress, where set, is called before each case and after the last.
@@ -131,6 +135,7 @@ func runCase(ctx context.Context, t *timer, s spec.Spec, k Kernels, c Case, o Op
 	if err != nil {
 		return nil, err
 	}
+	p.FixedShares = o.FixedShares
 	defer p.Free()
 	st, err := p.attend(k, s, p.layout.Sequences, p.cache)
 	if err != nil {

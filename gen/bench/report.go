@@ -40,7 +40,8 @@ type Report struct {
 
 	Repeats  int       `json:"repeats"`
 	Seed     uint64    `json:"seed"`
-	Clean    bool      `json:"clean_l2,omitempty"` // the L2 cache was full of what had been read, not written
+	Fixed    bool      `json:"fixed_shares,omitempty"` // blocks had their shares of the work from the start
+	Clean    bool      `json:"clean_l2,omitempty"`     // the L2 cache was full of what had been read, not written
 	Ceilings *Ceilings `json:"ceilings,omitempty"`
 	Rows     []Row     `json:"rows"`
 }
@@ -53,7 +54,7 @@ func NewReport(s spec.Spec, device cuda.Info, o Options) Report {
 		Encoding: s.Cache.Encoding, PageSize: s.Cache.PageSize, Layout: s.Cache.Layout,
 		Device: device.Name, Driver: device.Driver, Compute: fmt.Sprintf("%d.%d", device.Major, device.Minor),
 		Multiprocessors: device.Multiprocessors, L2Bytes: device.L2Bytes, MemoryBytes: device.MemoryBytes,
-		Repeats: o.Repeats, Seed: o.Seed, Rows: []Row{},
+		Repeats: o.Repeats, Seed: o.Seed, Fixed: o.FixedShares, Rows: []Row{},
 	}
 }
 
@@ -214,6 +215,9 @@ func (r Report) About() []string {
 	cold := "a cold L2 cache, full of writes"
 	if r.Clean {
 		cold = "a cold L2 cache, full of reads"
+	}
+	if r.Fixed {
+		cold += ", each block's share of the work fixed from the start"
 	}
 	return append(lines, fmt.Sprintf("Medians of %d launches of a replayed graph with %s, merge included; ± is half of what lies between the 10th and the 90th percentile", r.Repeats, cold))
 }

@@ -28,6 +28,8 @@ type Problem struct {
 	seed   uint64
 	maps   []*kernel.CacheMaps
 	side   *cuda.Side // of decode, beside shared decode; nil until it is wanted
+
+	FixedShares bool // see Options
 }
 
 // cache is pages of K and V.
@@ -169,7 +171,7 @@ func (p *Problem) attendShared(k Kernels, bitwise bool) (*step, error) {
 	st.saved = float64(lists.Saved)
 	st.shared = st.attend
 	st.shared.Items, st.shared.Runs, st.shared.ItemCount = p.upload(lists.Items), p.upload(lists.Runs), int32(len(lists.Items))
-	st.shared.RunCount = int32(len(lists.Runs))
+	st.shared.RunCount, st.shared.Counter = int32(len(lists.Runs)), p.counter()
 	st.shared.Members, st.shared.MemberOffsets = p.upload(lists.Members), p.upload(lists.Offsets)
 	if p.err != nil {
 		return nil, p.err
@@ -181,6 +183,14 @@ func (p *Problem) attendShared(k Kernels, bitwise bool) (*step, error) {
 	}
 	st.side = p.side
 	return st, p.mapCache(k, spec.SharedDecode, &st.shared, p.cache)
+}
+
+// counter is one for a launch, or null.
+func (p *Problem) counter() abi.DevicePtr {
+	if p.FixedShares {
+		return 0
+	}
+	return p.upload(make([]uint32, 2))
 }
 
 // step puts work lists into device memory.
@@ -207,6 +217,7 @@ func (p *Problem) step(k Kernels, s spec.Spec, lists schedule.Lists, c cache) (*
 		RopeScale:      float32(query),
 		RunCount:       int32(len(lists.Runs)),
 		PageCount:      int32(c.entries),
+		Counter:        p.counter(),
 	}
 	if lists.Slots > 0 {
 		st.merge = abi.MergeParams{

@@ -193,9 +193,10 @@ const (
 	elementBytes = 2
 	tileAlign    = 256
 	columnAlign  = 1024
-	keyTileBytes = 6 * 4 // struct KeyTile
-	resultPad    = 8     // of a row of struct WarpResult, elements
-	barriers     = 2 * 8 // a full and a free barrier of what fills and empties
+	keyTileBytes = 6 * 4                // struct KeyTile
+	resultPad    = 8                    // of a row of struct WarpResult, elements
+	works        = 4 * (2*4 + barriers) // struct WorkRing
+	barriers     = 2 * 8                // a full and a free barrier of what fills and empties
 
 	sm90DecodeHelpers = 4 // warps that copy, rotate and merge
 )
@@ -209,13 +210,13 @@ func sharedBytes(m spec.Model, p Plan) int {
 	case p.Family == SM90 && p.Kind == spec.Decode: // struct DecodeSm90Shared
 		const queries, queryIndex, tasks, taskBytes = 4, 4, 4, 8*4 + 3*4
 		results := p.Results * (p.Warps - sm90DecodeHelpers) * p.Rows * (2 + m.VHeadDim + resultPad) * 4
-		rings := roundUp(tasks*taskBytes+p.Stages*(keyTileBytes+queryIndex), 8) + (2*p.Stages+queries+tasks+p.Results)*barriers
+		rings := roundUp(tasks*taskBytes+p.Stages*(keyTileBytes+queryIndex), 8) + works + (2*p.Stages+queries+tasks+p.Results)*barriers
 		return roundUp(queries*query+stages+results+rings, columnAlign)
 	case p.Family == SM90: // struct AttendSm90Shared
 		const queries, masked = 2, 4
 		tokens := (p.Rows-1)/m.Group() + 1
 		raw := tokens * m.Group() * m.HeadDim * elementBytes
-		rings := queries*barriers + roundUp(p.Stages*(keyTileBytes+masked), 8) + p.Stages*2*barriers
+		rings := works + queries*barriers + roundUp(p.Stages*(keyTileBytes+masked), 8) + p.Stages*2*barriers
 		return roundUp(queries*query+stages+raw+rings, columnAlign)
 	case manyRows(p.Kind): // struct AttendShared
 		sums := 2 * (p.Rows / p.Warps / 16) * p.Threads() * 4

@@ -195,6 +195,13 @@ __device__ __forceinline__ bool elect() {
 }
 
 // Starts bringing the line at p into the L2 cache.
+// What was there before. It is ordered behind what the thread did before, and before what
+// it does next, for whoever adds to the same place.
+__device__ __forceinline__ int atomic_add(uint32_t* p, int x) {
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(x) : "memory");
+  return before;
+}
 __device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // ---- mbarriers ----
@@ -555,6 +562,8 @@ struct AttendParams {
   void* members;             // Member []: the query tokens of shared_decode's items; null for the other kinds
   void* member_offsets;      // int32 []: see Run.offset; null but for shared_decode
 
+  void* counter;
+
   int32_t q_token_stride;    // elements from one token to the next in q
   int32_t out_token_stride;  // elements from one token to the next in out
   int32_t kv_heads;          // query heads are kv_heads * group
@@ -564,7 +573,7 @@ struct AttendParams {
   int32_t run_count;         // of runs, and
   int32_t page_count;        // of page_table: elements that are worth reading ahead of their use; 0 is as right, and slower
 };
-static_assert(sizeof(AttendParams) == 168, "AttendParams: size");
+static_assert(sizeof(AttendParams) == 176, "AttendParams: size");
 static_assert(KGEN_OFFSET(AttendParams, q) == 0, "AttendParams.q: offset");
 static_assert(KGEN_OFFSET(AttendParams, k_cache) == 8, "AttendParams.k_cache: offset");
 static_assert(KGEN_OFFSET(AttendParams, v_cache) == 16, "AttendParams.v_cache: offset");
@@ -582,14 +591,15 @@ static_assert(KGEN_OFFSET(AttendParams, k_map) == 104, "AttendParams.k_map: offs
 static_assert(KGEN_OFFSET(AttendParams, v_map) == 112, "AttendParams.v_map: offset");
 static_assert(KGEN_OFFSET(AttendParams, members) == 120, "AttendParams.members: offset");
 static_assert(KGEN_OFFSET(AttendParams, member_offsets) == 128, "AttendParams.member_offsets: offset");
-static_assert(KGEN_OFFSET(AttendParams, q_token_stride) == 136, "AttendParams.q_token_stride: offset");
-static_assert(KGEN_OFFSET(AttendParams, out_token_stride) == 140, "AttendParams.out_token_stride: offset");
-static_assert(KGEN_OFFSET(AttendParams, kv_heads) == 144, "AttendParams.kv_heads: offset");
-static_assert(KGEN_OFFSET(AttendParams, item_count) == 148, "AttendParams.item_count: offset");
-static_assert(KGEN_OFFSET(AttendParams, scale) == 152, "AttendParams.scale: offset");
-static_assert(KGEN_OFFSET(AttendParams, rope_scale) == 156, "AttendParams.rope_scale: offset");
-static_assert(KGEN_OFFSET(AttendParams, run_count) == 160, "AttendParams.run_count: offset");
-static_assert(KGEN_OFFSET(AttendParams, page_count) == 164, "AttendParams.page_count: offset");
+static_assert(KGEN_OFFSET(AttendParams, counter) == 136, "AttendParams.counter: offset");
+static_assert(KGEN_OFFSET(AttendParams, q_token_stride) == 144, "AttendParams.q_token_stride: offset");
+static_assert(KGEN_OFFSET(AttendParams, out_token_stride) == 148, "AttendParams.out_token_stride: offset");
+static_assert(KGEN_OFFSET(AttendParams, kv_heads) == 152, "AttendParams.kv_heads: offset");
+static_assert(KGEN_OFFSET(AttendParams, item_count) == 156, "AttendParams.item_count: offset");
+static_assert(KGEN_OFFSET(AttendParams, scale) == 160, "AttendParams.scale: offset");
+static_assert(KGEN_OFFSET(AttendParams, rope_scale) == 164, "AttendParams.rope_scale: offset");
+static_assert(KGEN_OFFSET(AttendParams, run_count) == 168, "AttendParams.run_count: offset");
+static_assert(KGEN_OFFSET(AttendParams, page_count) == 172, "AttendParams.page_count: offset");
 
 // Item is one work item: a tile of query tokens against a list of runs. One of
 // shared_decode names its query tokens by Members: q_begin and q_count count members,
@@ -1489,35 +1499,102 @@ __device__ __forceinline__ void read_ahead(const AttendParams& params, int threa
   prefetch(params.page_table, params.page_count * static_cast<int>(sizeof(int32_t)));
 }
 
-// One block's share of the work: of every grid_x() pairs of an item and a KV head,
-// one. Items come heaviest first, so every other round goes backwards: then no block
-// has the heavier one of each round. Items that hold no query tokens come last: a
-// block that gets to one is done.
+// A piece of work: an item, for one KV head.
 struct Work {
-  int round, item, kv_head;
-  bool exists;
+  int item, kv_head;  // item -1: nothing is left
 
-  __device__ __forceinline__ static Work first(const AttendParams& params) {
-    Work work = {-1, 0, 0, true};
-    work.next(params);
-    return work;
-  }
-  __device__ __forceinline__ void next(const AttendParams& params) {
-    const int blocks = ptx::grid_x();
-    do {
-      ++round;
-      const int index = round * blocks + (round % 2 == 0 ? ptx::block_x() : blocks - 1 - ptx::block_x());
-      item = index / params.kv_heads;
-      kv_head = index % params.kv_heads;
+  __device__ __forceinline__ bool exists() const { return item >= 0; }
+};
+
+// The piece of a place in the order of the items. Items that hold no query tokens come
+// last, where nothing is left.
+__device__ __forceinline__ Work work_at(const AttendParams& params, int place) {
+  const int item = place / params.kv_heads;
+  if (item >= params.item_count || pointer<Item>(params.items)[item].q_count == 0) return {-1, 0};
+  return {item, place % params.kv_heads};
+}
+
+// What each block begins with.
+__device__ __forceinline__ Work first_work(const AttendParams& params) { return work_at(params, ptx::block_x()); }
+
+// Finds the block's further pieces, by one warp. With a counter, each is the first that no
+// block has yet. Without one, the block has one of every grid_x() pieces: as they come
+// heaviest first, every other round goes backwards, and no block has the heavier one of
+// each round.
+struct WorkFinder {
+  int round = 0;
+
+  __device__ __forceinline__ Work next(const AttendParams& params, int lane) {
+    const int blocks = ptx::grid_x(), pieces = params.item_count * params.kv_heads;
+    if (params.counter != nullptr) {
+      uint32_t* counter = static_cast<uint32_t*>(params.counter);
+      int taken = 0;
+      if (lane == 0) taken = ptx::atomic_add(counter, 1);
+      return work_at(params, blocks + ptx::shuffle(taken, 0));
+    }
+    while (++round * blocks < pieces) {
+      const int place = round * blocks + (round % 2 == 0 ? ptx::block_x() : blocks - 1 - ptx::block_x());
       // The last round may be short: its places in the middle, not at the end, then
       // have no work where it goes backwards.
-      exists = round * blocks < params.item_count * params.kv_heads;
-    } while (exists && item >= params.item_count);
-    exists = exists && pointer<Item>(params.items)[item].q_count > 0;
+      if (place < pieces) return work_at(params, place);
+    }
+    return {-1, 0};
+  }
+
+  // When there is no next: the last block to say so makes the counter zero again.
+  __device__ __forceinline__ void end(const AttendParams& params, int lane) const {
+    uint32_t* counter = static_cast<uint32_t*>(params.counter);
+    if (counter != nullptr && lane == 0 && ptx::atomic_add(counter + 1, 1) == ptx::grid_x() - 1) counter[0] = counter[1] = 0;
   }
 };
 
-// The first tile of a block's next piece of work, found ahead of its use.
+// The block's pieces on their way from the warp that finds them to so many others.
+template <int Readers>
+struct WorkRing {
+  static constexpr int places = 4;
+  Work work[places];
+  unsigned long long full[places], free[places];
+
+  __device__ __forceinline__ void init() {
+    for (int i = 0; i < places; ++i) {
+      ptx::barrier_init(ptx::shared_address(&full[i]), 1);
+      ptx::barrier_init(ptx::shared_address(&free[i]), Readers);
+    }
+  }
+};
+
+// One warp's end of the ring: that of the warp that finds the work, or of another.
+template <class Ring, bool Finds>
+struct WorkList {
+  Ring& ring;
+  int lane;
+  WorkFinder finder;
+  RingPlace<Ring::places> place;
+
+  // What follows first_work().
+  __device__ __forceinline__ Work next(const AttendParams& params) {
+    const uint32_t full = ptx::shared_address(&ring.full[place.stage]), free = ptx::shared_address(&ring.free[place.stage]);
+    Work work;
+    if constexpr (Finds) {
+      work = finder.next(params, lane);
+      ptx::barrier_wait(free, place.parity ^ 1);
+      ptx::sync_warp();  // see wait_for_stage
+      if (lane == 0) {
+        ring.work[place.stage] = work;
+        ptx::barrier_arrive(full);
+      }
+    } else {
+      ptx::barrier_wait(full, place.parity);
+      work = ring.work[place.stage];
+      ptx::sync_warp();
+      if (lane == 0) ptx::barrier_arrive(free);
+    }
+    place.advance();
+    return work;
+  }
+};
+
+// The first tile of a piece of work, found ahead of its use.
 struct WorkStart {
   Work work;
   int run_end, q_index;  // of its item
@@ -1525,17 +1602,12 @@ struct WorkStart {
 
   __device__ __forceinline__ static WorkStart of(const AttendParams& params, const Work& work) {
     WorkStart start = {work, 0, 0, {-1, 0, 0, 0, 0, 0}};
-    if (work.exists) {
+    if (work.exists()) {
       const Item& item = pointer<Item>(params.items)[work.item];
       start.run_end = item.run_end, start.q_index = item.q_index;
       start.tile = first_tile(params, item.run_begin, item.run_end);
     }
     return start;
-  }
-  __device__ __forceinline__ WorkStart next(const AttendParams& params) const {
-    Work after = work;
-    after.next(params);
-    return of(params, after);
   }
 };
 
@@ -1780,6 +1852,8 @@ namespace kgen {
 
 template <class Config>
 struct AttendSm90Shared {
+  using Works = WorkRing<1 + 2 + 2 * Config::rows / 32>;  // V's warp, the rotators, the consumers
+
   // Queries rotated for one run each; the last of an item is also where its outputs
   // are gathered.
   ColumnTile<Config::rows, Config::head_dim> query[2];
@@ -1788,22 +1862,24 @@ struct AttendSm90Shared {
   RawQueries<Config, Config::rows> raw;  // of the item whose queries are rotated
   int masked[Config::stages];            // whether some row may not see some of the stage's keys
   KeyTile tile[Config::stages];          // that of the keys in the stage; one that does not exist ends an item
-  alignas(8) unsigned long long query_full[2], query_free[2];
+  alignas(8) Works works;
+  unsigned long long query_full[2], query_free[2];
   unsigned long long key_full[Config::stages], key_free[Config::stages];
   unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
 
 // ---- the producers ----
 
-// One warp: K, or V. Item after item, tile after tile; K's warp also publishes what
-// each tile is, and after an item's last one a tile that does not exist.
+// One warp: K, or V. Item after item, tile after tile; K's warp also finds the work, and
+// publishes what each tile is, and after an item's last one a tile that does not exist.
 template <class Config, int Dim, bool Keys>
 __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
                                         const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
   RingPlace<Config::stages> place;
-  for (WorkStart now = WorkStart::of(params, Work::first(params)), next; now.work.exists; now = next) {
+  WorkList<typename AttendSm90Shared<Config>::Works, Keys> works = {shared.works, lane};
+  for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
     TileCopies coming = look_up<Config>(params, now.tile, lane);
-    bool found_next = false;
+    int copied = 0;  // tiles of the item
     while (Keys || coming.tile.exists()) {
       const TileCopies copies = coming;
       const KeyTile& tile = copies.tile;
@@ -1818,10 +1894,12 @@ __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Sh
       copy_tile<Config>(stages[place.stage], map, full, copies, now.work.kv_head);
       place.advance();
       if (!tile.exists()) break;
-      if (!found_next) next = now.next(params), found_next = true;  // under the first copies
+      // Under copies that fill the stages: what comes next takes some reads to find.
+      if (++copied == Config::stages) next = WorkStart::of(params, works.next(params));
     }
-    if (!found_next) next = now.next(params);
+    if (copied < Config::stages) next = WorkStart::of(params, works.next(params));
   }
+  if (Keys) works.finder.end(params, lane);
   ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
 }
 
@@ -1839,8 +1917,9 @@ __device__ __forceinline__ unsigned char* query_chunk(AttendSm90Shared<Config>& 
 template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
   RingPlace<2> query;
+  WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
   bool first = true;
-  for (Work work = Work::first(params); work.exists; work.next(params)) {
+  for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
     const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
     load_raw_queries<Config, Config::rows, rotator_threads>(shared.raw, rows, thread);
@@ -1869,8 +1948,8 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
 // consumers are idle until then, so all of them take a share.
 template <class Config, int Threads>
 __device__ __forceinline__ void rotate_first_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
-  const Work work = Work::first(params);
-  if (!work.exists) return;
+  const Work work = first_work(params);
+  if (!work.exists()) return;
   const Item& item = pointer<Item>(params.items)[work.item];
   const KeyTile tile = first_tile(params, item.run_begin, item.run_end);
   if (!tile.exists()) return;
@@ -1898,7 +1977,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // See take_turn: the first turn is warpgroup 0's. (Not by pass_turn, which, kept for the
   // whole function, costs registers that there are not.)
   if (consumer_threads == 256 && warpgroup == 1) ptx::named_barrier_arrive(2, consumer_threads);
-  for (Work work = Work::first(params); work.exists; work.next(params)) {
+  WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, lane};
+  for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
     const int kv_head = work.kv_head;
 
@@ -2032,6 +2112,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   const int thread = ptx::thread_index();
   read_ahead(params, thread);
   if (thread == 0) {
+    shared.works.init();
     for (int s = 0; s < 2; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.query_full[s]), rotator_threads);
       ptx::barrier_init(ptx::shared_address(&shared.query_free[s]), 128 * consumers);

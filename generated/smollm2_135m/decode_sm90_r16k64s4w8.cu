@@ -195,6 +195,13 @@ __device__ __forceinline__ bool elect() {
 }
 
 // Starts bringing the line at p into the L2 cache.
+// What was there before. It is ordered behind what the thread did before, and before what
+// it does next, for whoever adds to the same place.
+__device__ __forceinline__ int atomic_add(uint32_t* p, int x) {
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(x) : "memory");
+  return before;
+}
 __device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // ---- mbarriers ----
@@ -555,6 +562,8 @@ struct AttendParams {
   void* members;             // Member []: the query tokens of shared_decode's items; null for the other kinds
   void* member_offsets;      // int32 []: see Run.offset; null but for shared_decode
 
+  void* counter;
+
   int32_t q_token_stride;    // elements from one token to the next in q
   int32_t out_token_stride;  // elements from one token to the next in out
   int32_t kv_heads;          // query heads are kv_heads * group
@@ -564,7 +573,7 @@ struct AttendParams {
   int32_t run_count;         // of runs, and
   int32_t page_count;        // of page_table: elements that are worth reading ahead of their use; 0 is as right, and slower
 };
-static_assert(sizeof(AttendParams) == 168, "AttendParams: size");
+static_assert(sizeof(AttendParams) == 176, "AttendParams: size");
 static_assert(KGEN_OFFSET(AttendParams, q) == 0, "AttendParams.q: offset");
 static_assert(KGEN_OFFSET(AttendParams, k_cache) == 8, "AttendParams.k_cache: offset");
 static_assert(KGEN_OFFSET(AttendParams, v_cache) == 16, "AttendParams.v_cache: offset");
@@ -582,14 +591,15 @@ static_assert(KGEN_OFFSET(AttendParams, k_map) == 104, "AttendParams.k_map: offs
 static_assert(KGEN_OFFSET(AttendParams, v_map) == 112, "AttendParams.v_map: offset");
 static_assert(KGEN_OFFSET(AttendParams, members) == 120, "AttendParams.members: offset");
 static_assert(KGEN_OFFSET(AttendParams, member_offsets) == 128, "AttendParams.member_offsets: offset");
-static_assert(KGEN_OFFSET(AttendParams, q_token_stride) == 136, "AttendParams.q_token_stride: offset");
-static_assert(KGEN_OFFSET(AttendParams, out_token_stride) == 140, "AttendParams.out_token_stride: offset");
-static_assert(KGEN_OFFSET(AttendParams, kv_heads) == 144, "AttendParams.kv_heads: offset");
-static_assert(KGEN_OFFSET(AttendParams, item_count) == 148, "AttendParams.item_count: offset");
-static_assert(KGEN_OFFSET(AttendParams, scale) == 152, "AttendParams.scale: offset");
-static_assert(KGEN_OFFSET(AttendParams, rope_scale) == 156, "AttendParams.rope_scale: offset");
-static_assert(KGEN_OFFSET(AttendParams, run_count) == 160, "AttendParams.run_count: offset");
-static_assert(KGEN_OFFSET(AttendParams, page_count) == 164, "AttendParams.page_count: offset");
+static_assert(KGEN_OFFSET(AttendParams, counter) == 136, "AttendParams.counter: offset");
+static_assert(KGEN_OFFSET(AttendParams, q_token_stride) == 144, "AttendParams.q_token_stride: offset");
+static_assert(KGEN_OFFSET(AttendParams, out_token_stride) == 148, "AttendParams.out_token_stride: offset");
+static_assert(KGEN_OFFSET(AttendParams, kv_heads) == 152, "AttendParams.kv_heads: offset");
+static_assert(KGEN_OFFSET(AttendParams, item_count) == 156, "AttendParams.item_count: offset");
+static_assert(KGEN_OFFSET(AttendParams, scale) == 160, "AttendParams.scale: offset");
+static_assert(KGEN_OFFSET(AttendParams, rope_scale) == 164, "AttendParams.rope_scale: offset");
+static_assert(KGEN_OFFSET(AttendParams, run_count) == 168, "AttendParams.run_count: offset");
+static_assert(KGEN_OFFSET(AttendParams, page_count) == 172, "AttendParams.page_count: offset");
 
 // Item is one work item: a tile of query tokens against a list of runs. One of
 // shared_decode names its query tokens by Members: q_begin and q_count count members,
@@ -1490,35 +1500,102 @@ __device__ __forceinline__ void read_ahead(const AttendParams& params, int threa
   prefetch(params.page_table, params.page_count * static_cast<int>(sizeof(int32_t)));
 }
 
-// One block's share of the work: of every grid_x() pairs of an item and a KV head,
-// one. Items come heaviest first, so every other round goes backwards: then no block
-// has the heavier one of each round. Items that hold no query tokens come last: a
-// block that gets to one is done.
+// A piece of work: an item, for one KV head.
 struct Work {
-  int round, item, kv_head;
-  bool exists;
+  int item, kv_head;  // item -1: nothing is left
 
-  __device__ __forceinline__ static Work first(const AttendParams& params) {
-    Work work = {-1, 0, 0, true};
-    work.next(params);
-    return work;
-  }
-  __device__ __forceinline__ void next(const AttendParams& params) {
-    const int blocks = ptx::grid_x();
-    do {
-      ++round;
-      const int index = round * blocks + (round % 2 == 0 ? ptx::block_x() : blocks - 1 - ptx::block_x());
-      item = index / params.kv_heads;
-      kv_head = index % params.kv_heads;
+  __device__ __forceinline__ bool exists() const { return item >= 0; }
+};
+
+// The piece of a place in the order of the items. Items that hold no query tokens come
+// last, where nothing is left.
+__device__ __forceinline__ Work work_at(const AttendParams& params, int place) {
+  const int item = place / params.kv_heads;
+  if (item >= params.item_count || pointer<Item>(params.items)[item].q_count == 0) return {-1, 0};
+  return {item, place % params.kv_heads};
+}
+
+// What each block begins with.
+__device__ __forceinline__ Work first_work(const AttendParams& params) { return work_at(params, ptx::block_x()); }
+
+// Finds the block's further pieces, by one warp. With a counter, each is the first that no
+// block has yet. Without one, the block has one of every grid_x() pieces: as they come
+// heaviest first, every other round goes backwards, and no block has the heavier one of
+// each round.
+struct WorkFinder {
+  int round = 0;
+
+  __device__ __forceinline__ Work next(const AttendParams& params, int lane) {
+    const int blocks = ptx::grid_x(), pieces = params.item_count * params.kv_heads;
+    if (params.counter != nullptr) {
+      uint32_t* counter = static_cast<uint32_t*>(params.counter);
+      int taken = 0;
+      if (lane == 0) taken = ptx::atomic_add(counter, 1);
+      return work_at(params, blocks + ptx::shuffle(taken, 0));
+    }
+    while (++round * blocks < pieces) {
+      const int place = round * blocks + (round % 2 == 0 ? ptx::block_x() : blocks - 1 - ptx::block_x());
       // The last round may be short: its places in the middle, not at the end, then
       // have no work where it goes backwards.
-      exists = round * blocks < params.item_count * params.kv_heads;
-    } while (exists && item >= params.item_count);
-    exists = exists && pointer<Item>(params.items)[item].q_count > 0;
+      if (place < pieces) return work_at(params, place);
+    }
+    return {-1, 0};
+  }
+
+  // When there is no next: the last block to say so makes the counter zero again.
+  __device__ __forceinline__ void end(const AttendParams& params, int lane) const {
+    uint32_t* counter = static_cast<uint32_t*>(params.counter);
+    if (counter != nullptr && lane == 0 && ptx::atomic_add(counter + 1, 1) == ptx::grid_x() - 1) counter[0] = counter[1] = 0;
   }
 };
 
-// The first tile of a block's next piece of work, found ahead of its use.
+// The block's pieces on their way from the warp that finds them to so many others.
+template <int Readers>
+struct WorkRing {
+  static constexpr int places = 4;
+  Work work[places];
+  unsigned long long full[places], free[places];
+
+  __device__ __forceinline__ void init() {
+    for (int i = 0; i < places; ++i) {
+      ptx::barrier_init(ptx::shared_address(&full[i]), 1);
+      ptx::barrier_init(ptx::shared_address(&free[i]), Readers);
+    }
+  }
+};
+
+// One warp's end of the ring: that of the warp that finds the work, or of another.
+template <class Ring, bool Finds>
+struct WorkList {
+  Ring& ring;
+  int lane;
+  WorkFinder finder;
+  RingPlace<Ring::places> place;
+
+  // What follows first_work().
+  __device__ __forceinline__ Work next(const AttendParams& params) {
+    const uint32_t full = ptx::shared_address(&ring.full[place.stage]), free = ptx::shared_address(&ring.free[place.stage]);
+    Work work;
+    if constexpr (Finds) {
+      work = finder.next(params, lane);
+      ptx::barrier_wait(free, place.parity ^ 1);
+      ptx::sync_warp();  // see wait_for_stage
+      if (lane == 0) {
+        ring.work[place.stage] = work;
+        ptx::barrier_arrive(full);
+      }
+    } else {
+      ptx::barrier_wait(full, place.parity);
+      work = ring.work[place.stage];
+      ptx::sync_warp();
+      if (lane == 0) ptx::barrier_arrive(free);
+    }
+    place.advance();
+    return work;
+  }
+};
+
+// The first tile of a piece of work, found ahead of its use.
 struct WorkStart {
   Work work;
   int run_end, q_index;  // of its item
@@ -1526,17 +1603,12 @@ struct WorkStart {
 
   __device__ __forceinline__ static WorkStart of(const AttendParams& params, const Work& work) {
     WorkStart start = {work, 0, 0, {-1, 0, 0, 0, 0, 0}};
-    if (work.exists) {
+    if (work.exists()) {
       const Item& item = pointer<Item>(params.items)[work.item];
       start.run_end = item.run_end, start.q_index = item.q_index;
       start.tile = first_tile(params, item.run_begin, item.run_end);
     }
     return start;
-  }
-  __device__ __forceinline__ WorkStart next(const AttendParams& params) const {
-    Work after = work;
-    after.next(params);
-    return of(params, after);
   }
 };
 
@@ -1723,6 +1795,8 @@ struct DecodeSm90Shared {
   // before that, of the same parity, for it.
   static_assert(Config::stages % consumers == 0, "each stage must have one consumer");
 
+  using Works = WorkRing<2>;  // V's warp and the one that rotates
+
   ColumnTile<Config::keys, Config::head_dim> key[Config::stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
   SharedTile<Config::rows, Config::head_dim> query[queries];  // rotated for one run each
@@ -1730,8 +1804,9 @@ struct DecodeSm90Shared {
   DecodeTask task[tasks];
   KeyTile tile[Config::stages];    // that of the stage
   int tile_query[Config::stages];  // which of the block's queries it takes, counted from its first
+  alignas(8) Works works;
   // Keys make room for the next as soon as the scores are there, values later.
-  alignas(8) unsigned long long key_full[Config::stages], key_free[Config::stages];
+  unsigned long long key_full[Config::stages], key_free[Config::stages];
   unsigned long long value_full[Config::stages], value_free[Config::stages];
   unsigned long long query_full[queries], query_free[queries];
   unsigned long long task_full[tasks], task_free[tasks];
@@ -1752,16 +1827,17 @@ __device__ __forceinline__ DecodeTask task_of(const AttendParams& params, const 
   return task;
 }
 
-// One warp: K, or V. The block's tiles go to the consumers in turn.
+// One warp: K, or V. The block's tiles go to the consumers in turn. K's warp also finds
+// the work.
 template <class Config, int Dim, bool Keys>
 __device__ __forceinline__ void produce_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
                                                    const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
   RingPlace<Config::stages> place;
+  WorkList<typename DecodeSm90Shared<Config>::Works, Keys> works = {shared.works, lane};
   int query = -1;  // of the tile
-  for (WorkStart now = WorkStart::of(params, Work::first(params)), next; now.work.exists; now = next) {
+  for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
     TileCopies coming = look_up<Config>(params, now.tile, lane);
-    next = now;
-    int rotated_run = -1;
+    int rotated_run = -1, copied = 0;  // tiles of the item
     while (coming.tile.exists()) {
       const TileCopies copies = coming;
       const KeyTile& tile = copies.tile;
@@ -1776,11 +1852,13 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
       ptx::sync_warp();
       copy_tile<Config>(stages[place.stage], map, full, copies, now.work.kv_head);
       place.advance();
-      if (rotated_run < 0) next = now.next(params);  // under the first copies
       rotated_run = tile.run;
+      // Under copies that fill the stages: what comes next takes some reads to find.
+      if (++copied == Config::stages) next = WorkStart::of(params, works.next(params));
     }
-    if (rotated_run < 0) next = now.next(params);
+    if (copied < Config::stages) next = WorkStart::of(params, works.next(params));
   }
+  if (Keys) works.finder.end(params, lane);
   ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
 }
 
@@ -1798,7 +1876,8 @@ __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, De
     }
     task_place.advance();
   };
-  for (Work work = Work::first(params); work.exists; work.next(params)) {
+  WorkList<typename DecodeSm90Shared<Config>::Works, false> works = {shared.works, lane};
+  for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const DecodeTask task = task_of<Config>(params, work);
     publish(task);
     const Item& item = task.item;
@@ -1938,6 +2017,7 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
   const int lane = ptx::lane_index(), warp = ptx::warp_index();
   read_ahead(params, ptx::thread_index());
   if (ptx::thread_index() == 0) {
+    shared.works.init();
     for (int s = 0; s < Config::stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), 1);

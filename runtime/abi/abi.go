@@ -73,6 +73,11 @@ type AttendParams struct {
 	Members       DevicePtr // Member []: the query tokens of shared_decode's items; null for the other kinds
 	MemberOffsets DevicePtr // int32 []: see Run.Offset; null but for shared_decode
 
+	// uint32 [2], zeros before and after the launch, of no other launch at the same time:
+	// blocks of family sm90 take work by it as they come to the end of what they have. Null:
+	// each has a share that is fixed from the start. Results are the same.
+	Counter DevicePtr
+
 	QTokenStride   int32   // elements from one token to the next in Q
 	OutTokenStride int32   // elements from one token to the next in Out
 	KVHeads        int32   // query heads are KVHeads * group

@@ -84,7 +84,7 @@ func (s *Step) prepare(a *addresses) {
 			PartialOut: at.partialOut, PartialLSE: at.partialLSE, Items: at.items, Runs: at.runs,
 			PageTable: a.table, Positions: a.positions, Rope: e.rope,
 			KVHeads: int32(m.KVHeads), ItemCount: int32(len(g.lists.Items)), Scale: m.Scale, RopeScale: m.RopeScale,
-			RunCount: int32(runs), PageCount: int32(pages),
+			RunCount: int32(runs), PageCount: int32(pages), Counter: at.counter,
 		}
 		if g.lists.Slots == 0 && w.fixed == nil {
 			continue
@@ -93,6 +93,7 @@ func (s *Step) prepare(a *addresses) {
 			s.sharedDecode = s.attend[i].params
 			s.sharedDecode.Items, s.sharedDecode.Runs = a.shared.items, a.shared.runs
 			s.sharedDecode.Members, s.sharedDecode.MemberOffsets = a.shared.members, a.shared.offsets
+			s.sharedDecode.Counter = a.shared.counter
 			s.sharedDecode.ItemCount, s.sharedDecode.RunCount = int32(len(shared.Items)), int32(sharedRuns)
 			s.saved = shared.Saved
 		}

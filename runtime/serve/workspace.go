@@ -26,6 +26,7 @@ type workspace struct {
 	host      hostBuffer // the lists as the device gets them
 	lists     buffer
 	partials  buffer
+	counter   [2]uint32  // zeros, which each launch's counter is before and after
 	used      bool       // the copy from host may be under way
 	copied    cuda.Event // that it is over; 0: none was made
 	marked    bool       // copied is of the last copy
@@ -179,11 +180,12 @@ type addresses struct {
 }
 
 type sharedAddresses struct {
-	items, runs, members, offsets abi.DevicePtr
+	items, runs, members, offsets, counter abi.DevicePtr
 }
 
 type groupAddresses struct {
 	items, runs, slotBegin abi.DevicePtr
+	counter                abi.DevicePtr
 	partialOut, partialLSE abi.DevicePtr
 }
 
@@ -211,6 +213,7 @@ func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 		a.groups[i].slotBegin = pack(&p, l.SlotBegin, f.slotBegins)
 		a.groups[i].items = pack(&p, l.Items, f.items)
 		a.groups[i].runs = pack(&p, l.Runs, f.runs)
+		a.groups[i].counter = pack(&p, w.counter[:], 0)
 	}
 	shared := &w.groups[decodeGroup].shared
 	if len(shared.Items) > 0 {
@@ -218,6 +221,7 @@ func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 		a.shared.runs = pack(&p, shared.Runs, f.shared.runs)
 		a.shared.members = pack(&p, shared.Members, f.shared.members)
 		a.shared.offsets = pack(&p, shared.Offsets, f.shared.offsets)
+		a.shared.counter = pack(&p, w.counter[:], 0)
 	}
 	a.table = pack(&p, w.table.Pages, f.pages) // last: the rest of its capacity is not copied
 	if p.err != nil {
@@ -231,13 +235,13 @@ func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 	}
 	for _, ptr := range []*abi.DevicePtr{
 		&a.positions, &a.stored, &a.slots, &a.table,
-		&a.shared.items, &a.shared.runs, &a.shared.members, &a.shared.offsets,
+		&a.shared.items, &a.shared.runs, &a.shared.members, &a.shared.offsets, &a.shared.counter,
 	} {
 		*ptr += w.lists.ptr
 	}
 	for i := range a.groups {
 		g := &a.groups[i]
-		g.items, g.runs, g.slotBegin = g.items+w.lists.ptr, g.runs+w.lists.ptr, g.slotBegin+w.lists.ptr
+		g.items, g.runs, g.slotBegin, g.counter = g.items+w.lists.ptr, g.runs+w.lists.ptr, g.slotBegin+w.lists.ptr, g.counter+w.lists.ptr
 	}
 	w.used, w.marked = true, false
 	if err := w.host.upload(e.device, e.stream, w.lists.ptr); err != nil {

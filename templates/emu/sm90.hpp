@@ -19,6 +19,7 @@ inline bool elect(int line = __builtin_LINE()) {
   return kgen_here.thread % 32 == 0;
 }
 
+inline int atomic_add(uint32_t* p, int x) { return static_cast<int>(__atomic_fetch_add(p, static_cast<uint32_t>(x), __ATOMIC_ACQ_REL)); }
 inline void prefetch(const void* p) { (void)*static_cast<const volatile char*>(p); }
 
 // ---- bulk tensor copies ----

@@ -13,6 +13,8 @@ namespace kgen {
 
 template <class Config>
 struct AttendSm90Shared {
+  using Works = WorkRing<1 + 2 + 2 * Config::rows / 32>;  // V's warp, the rotators, the consumers
+
   // Queries rotated for one run each; the last of an item is also where its outputs
   // are gathered.
   ColumnTile<Config::rows, Config::head_dim> query[2];
@@ -21,22 +23,24 @@ struct AttendSm90Shared {
   RawQueries<Config, Config::rows> raw;  // of the item whose queries are rotated
   int masked[Config::stages];            // whether some row may not see some of the stage's keys
   KeyTile tile[Config::stages];          // that of the keys in the stage; one that does not exist ends an item
-  alignas(8) unsigned long long query_full[2], query_free[2];
+  alignas(8) Works works;
+  unsigned long long query_full[2], query_free[2];
   unsigned long long key_full[Config::stages], key_free[Config::stages];
   unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
 
 // ---- the producers ----
 
-// One warp: K, or V. Item after item, tile after tile; K's warp also publishes what
-// each tile is, and after an item's last one a tile that does not exist.
+// One warp: K, or V. Item after item, tile after tile; K's warp also finds the work, and
+// publishes what each tile is, and after an item's last one a tile that does not exist.
 template <class Config, int Dim, bool Keys>
 __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
                                         const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
   RingPlace<Config::stages> place;
-  for (WorkStart now = WorkStart::of(params, Work::first(params)), next; now.work.exists; now = next) {
+  WorkList<typename AttendSm90Shared<Config>::Works, Keys> works = {shared.works, lane};
+  for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
     TileCopies coming = look_up<Config>(params, now.tile, lane);
-    bool found_next = false;
+    int copied = 0;  // tiles of the item
     while (Keys || coming.tile.exists()) {
       const TileCopies copies = coming;
       const KeyTile& tile = copies.tile;
@@ -51,10 +55,12 @@ __device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Sh
       copy_tile<Config>(stages[place.stage], map, full, copies, now.work.kv_head);
       place.advance();
       if (!tile.exists()) break;
-      if (!found_next) next = now.next(params), found_next = true;  // under the first copies
+      // Under copies that fill the stages: what comes next takes some reads to find.
+      if (++copied == Config::stages) next = WorkStart::of(params, works.next(params));
     }
-    if (!found_next) next = now.next(params);
+    if (copied < Config::stages) next = WorkStart::of(params, works.next(params));
   }
+  if (Keys) works.finder.end(params, lane);
   ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
 }
 
@@ -72,8 +78,9 @@ __device__ __forceinline__ unsigned char* query_chunk(AttendSm90Shared<Config>& 
 template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
   RingPlace<2> query;
+  WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
   bool first = true;
-  for (Work work = Work::first(params); work.exists; work.next(params)) {
+  for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
     const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
     load_raw_queries<Config, Config::rows, rotator_threads>(shared.raw, rows, thread);
@@ -102,8 +109,8 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
 // consumers are idle until then, so all of them take a share.
 template <class Config, int Threads>
 __device__ __forceinline__ void rotate_first_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
-  const Work work = Work::first(params);
-  if (!work.exists) return;
+  const Work work = first_work(params);
+  if (!work.exists()) return;
   const Item& item = pointer<Item>(params.items)[work.item];
   const KeyTile tile = first_tile(params, item.run_begin, item.run_end);
   if (!tile.exists()) return;
@@ -131,7 +138,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // See take_turn: the first turn is warpgroup 0's. (Not by pass_turn, which, kept for the
   // whole function, costs registers that there are not.)
   if (consumer_threads == 256 && warpgroup == 1) ptx::named_barrier_arrive(2, consumer_threads);
-  for (Work work = Work::first(params); work.exists; work.next(params)) {
+  WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, lane};
+  for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
     const int kv_head = work.kv_head;
 
@@ -273,6 +281,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   const int thread = ptx::thread_index();
   read_ahead(params, thread);
   if (thread == 0) {
+    shared.works.init();
     for (int s = 0; s < 2; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.query_full[s]), rotator_threads);
       ptx::barrier_init(ptx::shared_address(&shared.query_free[s]), 128 * consumers);

@@ -26,6 +26,8 @@ struct DecodeSm90Shared {
   // before that, of the same parity, for it.
   static_assert(Config::stages % consumers == 0, "each stage must have one consumer");
 
+  using Works = WorkRing<2>;  // V's warp and the one that rotates
+
   ColumnTile<Config::keys, Config::head_dim> key[Config::stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
   SharedTile<Config::rows, Config::head_dim> query[queries];  // rotated for one run each
@@ -33,8 +35,9 @@ struct DecodeSm90Shared {
   DecodeTask task[tasks];
   KeyTile tile[Config::stages];    // that of the stage
   int tile_query[Config::stages];  // which of the block's queries it takes, counted from its first
+  alignas(8) Works works;
   // Keys make room for the next as soon as the scores are there, values later.
-  alignas(8) unsigned long long key_full[Config::stages], key_free[Config::stages];
+  unsigned long long key_full[Config::stages], key_free[Config::stages];
   unsigned long long value_full[Config::stages], value_free[Config::stages];
   unsigned long long query_full[queries], query_free[queries];
   unsigned long long task_full[tasks], task_free[tasks];
@@ -55,16 +58,17 @@ __device__ __forceinline__ DecodeTask task_of(const AttendParams& params, const 
   return task;
 }
 
-// One warp: K, or V. The block's tiles go to the consumers in turn.
+// One warp: K, or V. The block's tiles go to the consumers in turn. K's warp also finds
+// the work.
 template <class Config, int Dim, bool Keys>
 __device__ __forceinline__ void produce_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
                                                    const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
   RingPlace<Config::stages> place;
+  WorkList<typename DecodeSm90Shared<Config>::Works, Keys> works = {shared.works, lane};
   int query = -1;  // of the tile
-  for (WorkStart now = WorkStart::of(params, Work::first(params)), next; now.work.exists; now = next) {
+  for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
     TileCopies coming = look_up<Config>(params, now.tile, lane);
-    next = now;
-    int rotated_run = -1;
+    int rotated_run = -1, copied = 0;  // tiles of the item
     while (coming.tile.exists()) {
       const TileCopies copies = coming;
       const KeyTile& tile = copies.tile;
@@ -79,11 +83,13 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
       ptx::sync_warp();
       copy_tile<Config>(stages[place.stage], map, full, copies, now.work.kv_head);
       place.advance();
-      if (rotated_run < 0) next = now.next(params);  // under the first copies
       rotated_run = tile.run;
+      // Under copies that fill the stages: what comes next takes some reads to find.
+      if (++copied == Config::stages) next = WorkStart::of(params, works.next(params));
     }
-    if (rotated_run < 0) next = now.next(params);
+    if (copied < Config::stages) next = WorkStart::of(params, works.next(params));
   }
+  if (Keys) works.finder.end(params, lane);
   ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
 }
 
@@ -101,7 +107,8 @@ __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, De
     }
     task_place.advance();
   };
-  for (Work work = Work::first(params); work.exists; work.next(params)) {
+  WorkList<typename DecodeSm90Shared<Config>::Works, false> works = {shared.works, lane};
+  for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const DecodeTask task = task_of<Config>(params, work);
     publish(task);
     const Item& item = task.item;
@@ -244,6 +251,7 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
   const int lane = ptx::lane_index(), warp = ptx::warp_index();
   read_ahead(params, ptx::thread_index());
   if (ptx::thread_index() == 0) {
+    shared.works.init();
     for (int s = 0; s < Config::stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), 1);

@@ -29,35 +29,102 @@ __device__ __forceinline__ void read_ahead(const AttendParams& params, int threa
   prefetch(params.page_table, params.page_count * static_cast<int>(sizeof(int32_t)));
 }
 
-// One block's share of the work: of every grid_x() pairs of an item and a KV head,
-// one. Items come heaviest first, so every other round goes backwards: then no block
-// has the heavier one of each round. Items that hold no query tokens come last: a
-// block that gets to one is done.
+// A piece of work: an item, for one KV head.
 struct Work {
-  int round, item, kv_head;
-  bool exists;
+  int item, kv_head;  // item -1: nothing is left
 
-  __device__ __forceinline__ static Work first(const AttendParams& params) {
-    Work work = {-1, 0, 0, true};
-    work.next(params);
-    return work;
-  }
-  __device__ __forceinline__ void next(const AttendParams& params) {
-    const int blocks = ptx::grid_x();
-    do {
-      ++round;
-      const int index = round * blocks + (round % 2 == 0 ? ptx::block_x() : blocks - 1 - ptx::block_x());
-      item = index / params.kv_heads;
-      kv_head = index % params.kv_heads;
+  __device__ __forceinline__ bool exists() const { return item >= 0; }
+};
+
+// The piece of a place in the order of the items. Items that hold no query tokens come
+// last, where nothing is left.
+__device__ __forceinline__ Work work_at(const AttendParams& params, int place) {
+  const int item = place / params.kv_heads;
+  if (item >= params.item_count || pointer<Item>(params.items)[item].q_count == 0) return {-1, 0};
+  return {item, place % params.kv_heads};
+}
+
+// What each block begins with.
+__device__ __forceinline__ Work first_work(const AttendParams& params) { return work_at(params, ptx::block_x()); }
+
+// Finds the block's further pieces, by one warp. With a counter, each is the first that no
+// block has yet. Without one, the block has one of every grid_x() pieces: as they come
+// heaviest first, every other round goes backwards, and no block has the heavier one of
+// each round.
+struct WorkFinder {
+  int round = 0;
+
+  __device__ __forceinline__ Work next(const AttendParams& params, int lane) {
+    const int blocks = ptx::grid_x(), pieces = params.item_count * params.kv_heads;
+    if (params.counter != nullptr) {
+      uint32_t* counter = static_cast<uint32_t*>(params.counter);
+      int taken = 0;
+      if (lane == 0) taken = ptx::atomic_add(counter, 1);
+      return work_at(params, blocks + ptx::shuffle(taken, 0));
+    }
+    while (++round * blocks < pieces) {
+      const int place = round * blocks + (round % 2 == 0 ? ptx::block_x() : blocks - 1 - ptx::block_x());
       // The last round may be short: its places in the middle, not at the end, then
       // have no work where it goes backwards.
-      exists = round * blocks < params.item_count * params.kv_heads;
-    } while (exists && item >= params.item_count);
-    exists = exists && pointer<Item>(params.items)[item].q_count > 0;
+      if (place < pieces) return work_at(params, place);
+    }
+    return {-1, 0};
+  }
+
+  // When there is no next: the last block to say so makes the counter zero again.
+  __device__ __forceinline__ void end(const AttendParams& params, int lane) const {
+    uint32_t* counter = static_cast<uint32_t*>(params.counter);
+    if (counter != nullptr && lane == 0 && ptx::atomic_add(counter + 1, 1) == ptx::grid_x() - 1) counter[0] = counter[1] = 0;
   }
 };
 
-// The first tile of a block's next piece of work, found ahead of its use.
+// The block's pieces on their way from the warp that finds them to so many others.
+template <int Readers>
+struct WorkRing {
+  static constexpr int places = 4;
+  Work work[places];
+  unsigned long long full[places], free[places];
+
+  __device__ __forceinline__ void init() {
+    for (int i = 0; i < places; ++i) {
+      ptx::barrier_init(ptx::shared_address(&full[i]), 1);
+      ptx::barrier_init(ptx::shared_address(&free[i]), Readers);
+    }
+  }
+};
+
+// One warp's end of the ring: that of the warp that finds the work, or of another.
+template <class Ring, bool Finds>
+struct WorkList {
+  Ring& ring;
+  int lane;
+  WorkFinder finder;
+  RingPlace<Ring::places> place;
+
+  // What follows first_work().
+  __device__ __forceinline__ Work next(const AttendParams& params) {
+    const uint32_t full = ptx::shared_address(&ring.full[place.stage]), free = ptx::shared_address(&ring.free[place.stage]);
+    Work work;
+    if constexpr (Finds) {
+      work = finder.next(params, lane);
+      ptx::barrier_wait(free, place.parity ^ 1);
+      ptx::sync_warp();  // see wait_for_stage
+      if (lane == 0) {
+        ring.work[place.stage] = work;
+        ptx::barrier_arrive(full);
+      }
+    } else {
+      ptx::barrier_wait(full, place.parity);
+      work = ring.work[place.stage];
+      ptx::sync_warp();
+      if (lane == 0) ptx::barrier_arrive(free);
+    }
+    place.advance();
+    return work;
+  }
+};
+
+// The first tile of a piece of work, found ahead of its use.
 struct WorkStart {
   Work work;
   int run_end, q_index;  // of its item
@@ -65,17 +132,12 @@ struct WorkStart {
 
   __device__ __forceinline__ static WorkStart of(const AttendParams& params, const Work& work) {
     WorkStart start = {work, 0, 0, {-1, 0, 0, 0, 0, 0}};
-    if (work.exists) {
+    if (work.exists()) {
       const Item& item = pointer<Item>(params.items)[work.item];
       start.run_end = item.run_end, start.q_index = item.q_index;
       start.tile = first_tile(params, item.run_begin, item.run_end);
     }
     return start;
-  }
-  __device__ __forceinline__ WorkStart next(const AttendParams& params) const {
-    Work after = work;
-    after.next(params);
-    return of(params, after);
   }
 };
 

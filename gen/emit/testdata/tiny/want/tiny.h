@@ -84,7 +84,7 @@
 // ---- launch parameters ----
 // Every spec's header has them; one wins.
 #ifndef KGEN_ABI_VERSION
-#define KGEN_ABI_VERSION 5
+#define KGEN_ABI_VERSION 6
 
 #ifdef __cplusplus
 #define KGEN_STATIC_ASSERT static_assert
@@ -126,6 +126,8 @@ typedef struct KgenAttendParams {
   uint64_t members;          // KgenMember []: the query tokens of shared_decode's items; null for the other kinds
   uint64_t member_offsets;   // int32 []: see KgenRun.offset; null but for shared_decode
 
+  uint64_t counter;
+
   int32_t q_token_stride;    // elements from one token to the next in q
   int32_t out_token_stride;  // elements from one token to the next in out
   int32_t kv_heads;          // query heads are kv_heads * group
@@ -135,7 +137,7 @@ typedef struct KgenAttendParams {
   int32_t run_count;         // of runs, and
   int32_t page_count;        // of page_table: elements that are worth reading ahead of their use; 0 is as right, and slower
 } KgenAttendParams;
-KGEN_STATIC_ASSERT(sizeof(KgenAttendParams) == 168, "KgenAttendParams: size");
+KGEN_STATIC_ASSERT(sizeof(KgenAttendParams) == 176, "KgenAttendParams: size");
 KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, q) == 0, "KgenAttendParams.q: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, k_cache) == 8, "KgenAttendParams.k_cache: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, v_cache) == 16, "KgenAttendParams.v_cache: offset");
@@ -153,14 +155,15 @@ KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, k_map) == 104, "KgenAttendParams.k
 KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, v_map) == 112, "KgenAttendParams.v_map: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, members) == 120, "KgenAttendParams.members: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, member_offsets) == 128, "KgenAttendParams.member_offsets: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, q_token_stride) == 136, "KgenAttendParams.q_token_stride: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, out_token_stride) == 140, "KgenAttendParams.out_token_stride: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, kv_heads) == 144, "KgenAttendParams.kv_heads: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, item_count) == 148, "KgenAttendParams.item_count: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, scale) == 152, "KgenAttendParams.scale: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, rope_scale) == 156, "KgenAttendParams.rope_scale: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, run_count) == 160, "KgenAttendParams.run_count: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, page_count) == 164, "KgenAttendParams.page_count: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, counter) == 136, "KgenAttendParams.counter: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, q_token_stride) == 144, "KgenAttendParams.q_token_stride: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, out_token_stride) == 148, "KgenAttendParams.out_token_stride: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, kv_heads) == 152, "KgenAttendParams.kv_heads: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, item_count) == 156, "KgenAttendParams.item_count: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, scale) == 160, "KgenAttendParams.scale: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, rope_scale) == 164, "KgenAttendParams.rope_scale: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, run_count) == 168, "KgenAttendParams.run_count: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, page_count) == 172, "KgenAttendParams.page_count: offset");
 
 // KgenItem is one work item: a tile of query tokens against a list of runs. One of
 // shared_decode names its query tokens by Members: q_begin and q_count count members,
@@ -320,7 +323,7 @@ KGEN_STATIC_ASSERT(offsetof(KgenCopy, reserved) == 24, "KgenCopy.reserved: offse
 }
 #endif
 
-#elif KGEN_ABI_VERSION != 5
+#elif KGEN_ABI_VERSION != 6
 #error "headers of kernels that different versions of kgen generated; generate them all with one"
 #endif  // KGEN_ABI_VERSION
 
