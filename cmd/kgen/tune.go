@@ -368,6 +368,9 @@ func (c *tuneCommand) score(a *app, s spec.Spec) error {
 	if err := e.Check(s); err != nil {
 		return err
 	}
+	if e.Sources != tune.Sources() {
+		fmt.Fprintf(a.stderr, "kgen: %s: %s is used, but %s\n", c.Score, s.Name, otherTemplates)
+	}
 	scores := tune.ScoreModel(s, e, plan.NominalCeilings(e.Target))
 	if c.JSON {
 		return a.json(scores)
