@@ -104,10 +104,10 @@ func chosenUnmeasured(s spec.Spec, e tune.Entry, c bench.Case, usual plan.Plan) 
 	if k, ok := kindTable(e, kind); ok {
 		choice = k.Choose(c.Query, c.Context)
 	}
-	given := s.Tiles[kind]
-	field := "the spec's tiles." + string(kind)
+	given, field := s.Tiles[kind], "the spec's tiles."+string(kind)
+	by = "cost model"
 	var reasons []string
-	switch by = "cost model"; {
+	switch {
 	case given.Rows > 0 && given.Keys > 0 && given.Stages > 0 && given.Warps > 0:
 		by, reasons = "spec", append(reasons, field)
 	case choice.Layout != usual.Layout():

@@ -209,6 +209,8 @@ struct AttendParams {
   void* members;             // Member []: the query tokens of shared_decode's items; null for the other kinds
   void* member_offsets;      // int32 []: see Run.offset; null but for shared_decode
 
+  void* counter;
+
   int32_t q_token_stride;    // elements from one token to the next in q
   int32_t out_token_stride;  // elements from one token to the next in out
   int32_t kv_heads;          // query heads are kv_heads * group
@@ -218,7 +220,7 @@ struct AttendParams {
   int32_t run_count;         // of runs, and
   int32_t page_count;        // of page_table: elements that are worth reading ahead of their use; 0 is as right, and slower
 };
-static_assert(sizeof(AttendParams) == 168, "AttendParams: size");
+static_assert(sizeof(AttendParams) == 176, "AttendParams: size");
 static_assert(KGEN_OFFSET(AttendParams, q) == 0, "AttendParams.q: offset");
 static_assert(KGEN_OFFSET(AttendParams, k_cache) == 8, "AttendParams.k_cache: offset");
 static_assert(KGEN_OFFSET(AttendParams, v_cache) == 16, "AttendParams.v_cache: offset");
@@ -236,14 +238,15 @@ static_assert(KGEN_OFFSET(AttendParams, k_map) == 104, "AttendParams.k_map: offs
 static_assert(KGEN_OFFSET(AttendParams, v_map) == 112, "AttendParams.v_map: offset");
 static_assert(KGEN_OFFSET(AttendParams, members) == 120, "AttendParams.members: offset");
 static_assert(KGEN_OFFSET(AttendParams, member_offsets) == 128, "AttendParams.member_offsets: offset");
-static_assert(KGEN_OFFSET(AttendParams, q_token_stride) == 136, "AttendParams.q_token_stride: offset");
-static_assert(KGEN_OFFSET(AttendParams, out_token_stride) == 140, "AttendParams.out_token_stride: offset");
-static_assert(KGEN_OFFSET(AttendParams, kv_heads) == 144, "AttendParams.kv_heads: offset");
-static_assert(KGEN_OFFSET(AttendParams, item_count) == 148, "AttendParams.item_count: offset");
-static_assert(KGEN_OFFSET(AttendParams, scale) == 152, "AttendParams.scale: offset");
-static_assert(KGEN_OFFSET(AttendParams, rope_scale) == 156, "AttendParams.rope_scale: offset");
-static_assert(KGEN_OFFSET(AttendParams, run_count) == 160, "AttendParams.run_count: offset");
-static_assert(KGEN_OFFSET(AttendParams, page_count) == 164, "AttendParams.page_count: offset");
+static_assert(KGEN_OFFSET(AttendParams, counter) == 136, "AttendParams.counter: offset");
+static_assert(KGEN_OFFSET(AttendParams, q_token_stride) == 144, "AttendParams.q_token_stride: offset");
+static_assert(KGEN_OFFSET(AttendParams, out_token_stride) == 148, "AttendParams.out_token_stride: offset");
+static_assert(KGEN_OFFSET(AttendParams, kv_heads) == 152, "AttendParams.kv_heads: offset");
+static_assert(KGEN_OFFSET(AttendParams, item_count) == 156, "AttendParams.item_count: offset");
+static_assert(KGEN_OFFSET(AttendParams, scale) == 160, "AttendParams.scale: offset");
+static_assert(KGEN_OFFSET(AttendParams, rope_scale) == 164, "AttendParams.rope_scale: offset");
+static_assert(KGEN_OFFSET(AttendParams, run_count) == 168, "AttendParams.run_count: offset");
+static_assert(KGEN_OFFSET(AttendParams, page_count) == 172, "AttendParams.page_count: offset");
 
 // Item is one work item: a tile of query tokens against a list of runs. One of
 // shared_decode names its query tokens by Members: q_begin and q_count count members,
