@@ -101,6 +101,8 @@ func (im *importer) knownFamily() bool {
 		reason := "it is not known to kgen import, which knows " + known
 		if r, ok := reasons[im.modelType]; ok {
 			reason = r
+		} else if _, ok := im.config.fields["text_config"].any.(map[string]any); ok {
+			reason += "; where its text_config is of one of those, import that object by itself"
 		}
 		im.config.fail("model_type", "%.48q: %s", im.modelType, reason)
 	}

@@ -94,6 +94,8 @@ func TestImportRefuses(t *testing.T) {
 		{"unknown field", "llama_3_1_8b", `"use_cache"`, `"attention_sinks": 4, "use_cache"`, "attention_sinks: field attention_sinks is not known to kgen import"},
 		{"unknown rope field", "llama_3_1_8b", `"factor": 8.0`, `"factor": 8.0, "twist": 1`, "rope_scaling.twist: field rope_scaling.twist is not known"},
 		{"unknown family", "llama_3_1_8b", `"llama",`, `"lama",`, `model_type: "lama": it is not known to kgen import, which knows gemma, gemma2, llama`},
+		{"a text model inside", "llama_3_1_8b", `"llama",`, `"mistral3", "text_config": {"model_type": "mistral"},`,
+			"qwen3_moe; where its text_config is of one of those, import that object by itself"},
 		{"gpt-oss", "llama_3_1_8b", `"llama",`, `"gpt_oss",`, `model_type: "gpt_oss": its layers differ in their attention`},
 		{"other architecture", "llama_3_1_8b", "LlamaForCausalLM", "DeciLMForCausalLM", "architectures: DeciLMForCausalLM is not LlamaForCausalLM"},
 		{"own code", "llama_3_1_8b", `"use_cache"`, `"auto_map": {}, "use_cache"`, "auto_map: the model brings code of its own"},
