@@ -97,6 +97,7 @@ func writeBundle(f *File, m abi.Manifest, embed bool) {
 		Return(Qual(kernelPackage, "Bundle").Add(multi(
 			Id("Name").Op(":").Id("SpecName"),
 			Id("SpecDigest").Op(":").Id("SpecDigest"),
+			constantsOf(),
 			Id("Flags").Op(":").Add(stringList(m.Flags)),
 			Id("Cache").Op(":").Qual(kernelPackage, "CacheShape").Values(
 				Id("HeadDim").Op(":").Id("HeadDim"), Id("VHeadDim").Op(":").Id("VHeadDim"),
@@ -115,6 +116,16 @@ func writeBundle(f *File, m abi.Manifest, embed bool) {
 		If(Err().Op("!=").Nil()).Block(Panic(Err())),
 		Return(Id("data")),
 	)
+}
+
+// constantsOf is the field of the spec's constants, which the package has under the same names.
+func constantsOf() Code {
+	fields := []Code{Id("Rope").Op(":").Id("Rope").Call()}
+	for _, name := range []string{"KVHeads", "Group", "HeadDim", "VHeadDim", "PageSize", "Encoding", "Sharing", "Scale", "RopeScale",
+		"Causal", "Window", "SinkTokens"} {
+		fields = append(fields, Id(name).Op(":").Id(name))
+	}
+	return Id("Spec").Op(":").Qual(kernelPackage, "Spec").Add(multi(fields...))
 }
 
 // tuned is the field of the GPU models' and the targets' rules; nothing where there are none.

@@ -8,7 +8,7 @@ import (
 
 // Bundle is what the bindings would hold, without machine code.
 func (o Output) Bundle(s spec.Spec) kernel.Bundle {
-	b := kernel.Bundle{Name: s.Name, SpecDigest: spec.Digest(s), Cache: kernel.CacheShape{
+	b := kernel.Bundle{Name: s.Name, SpecDigest: spec.Digest(s), Spec: constants(s), Cache: kernel.CacheShape{
 		HeadDim: s.Model.HeadDim, VHeadDim: s.Model.VHeadDim, PageSize: s.Cache.PageSize, HeadMajor: s.Cache.Layout == spec.HND,
 	}}
 	for _, k := range o.Kernels {
@@ -28,6 +28,16 @@ func (o Output) Bundle(s spec.Spec) kernel.Bundle {
 		b.Tuned = append(b.Tuned, tuned)
 	}
 	return b
+}
+
+// constants are those of [Facts] that launches depend on.
+func constants(s spec.Spec) kernel.Spec {
+	scale, rotated := s.Rope.ScoreFactors(s.Model.HeadDim)
+	return kernel.Spec{
+		KVHeads: s.Model.KVHeads, Group: s.Model.Group(), HeadDim: s.Model.HeadDim, VHeadDim: s.Model.VHeadDim, PageSize: s.Cache.PageSize,
+		Encoding: string(s.Cache.Encoding), Sharing: string(s.Sharing), Rope: s.Rope, Scale: float32(s.Scale * scale), RopeScale: float32(rotated),
+		Causal: s.Masks.Causal, Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens,
+	}
 }
 
 // early tells whether the template of a kind waits for the kernel ahead of it by itself.

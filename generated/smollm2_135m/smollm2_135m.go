@@ -85,8 +85,23 @@ func Bundle() kernel.Bundle {
 	return kernel.Bundle{
 		Name:       SpecName,
 		SpecDigest: SpecDigest,
-		Flags:      []string{"--std=c++17", "--ptxas-options=-v"},
-		Cache:      kernel.CacheShape{HeadDim: HeadDim, VHeadDim: VHeadDim, PageSize: PageSize, HeadMajor: Layout == "hnd"},
+		Spec: kernel.Spec{
+			Rope:       Rope(),
+			KVHeads:    KVHeads,
+			Group:      Group,
+			HeadDim:    HeadDim,
+			VHeadDim:   VHeadDim,
+			PageSize:   PageSize,
+			Encoding:   Encoding,
+			Sharing:    Sharing,
+			Scale:      Scale,
+			RopeScale:  RopeScale,
+			Causal:     Causal,
+			Window:     Window,
+			SinkTokens: SinkTokens,
+		},
+		Flags: []string{"--std=c++17", "--ptxas-options=-v"},
+		Cache: kernel.CacheShape{HeadDim: HeadDim, VHeadDim: VHeadDim, PageSize: PageSize, HeadMajor: Layout == "hnd"},
 		Kernels: []kernel.Artifact{
 			{
 				Kind:        abi.KindAppend,

@@ -14,6 +14,7 @@ import (
 type Bundle struct {
 	Name       string   // name of the spec
 	SpecDigest string   // identity of the resolved spec
+	Spec       Spec     // its constants
 	Flags      []string // for the compiler, beside the target
 	Cache      CacheShape
 	Kernels    []Artifact // of one kind, the first that fits a device is used

@@ -18,6 +18,7 @@ import (
 type Set struct {
 	name    string
 	digest  string
+	spec    Spec
 	kernels map[abi.Kind]*loaded // the usual one of each kind
 	routes  map[abi.Kind][]route // of the kinds that attend
 	all     []*loaded
@@ -67,7 +68,7 @@ func Open(ctx context.Context, dev cuda.Device, b Bundle, o Options) (*Set, erro
 	}
 	group.Wait()
 	s := &Set{
-		name: b.Name, digest: b.SpecDigest, kernels: map[abi.Kind]*loaded{}, all: chosen,
+		name: b.Name, digest: b.SpecDigest, spec: b.Spec, kernels: map[abi.Kind]*loaded{}, all: chosen,
 		device: dev, multiprocessors: max(1, dev.Info().Multiprocessors), cache: b.Cache,
 	}
 	for _, l := range chosen[:usual] {
@@ -237,6 +238,9 @@ func (s *Set) Tile(kind abi.Kind) (rows, keys int) {
 
 // SpecDigest is the identity of the spec that the kernels were made from.
 func (s *Set) SpecDigest() string { return s.digest }
+
+// Spec is the constants of that spec.
+func (s *Set) Spec() Spec { return s.spec }
 
 // Close unloads the kernels. No launch may be under way.
 func (s *Set) Close() error {

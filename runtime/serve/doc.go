@@ -36,8 +36,7 @@
 //
 //	dev, err := driver.Open(ctx, 0)
 //	kernels, err := kernel.Open(ctx, dev, llama3.Bundle(), kernel.Options{})
-//
-// The constants of that package are the [Model]: see the example of [New].
+//	model := serve.ModelOf(llama3.Bundle(), "Llama-3-8B", 32)
 //
 // # What is promised
 //

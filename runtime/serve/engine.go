@@ -56,8 +56,8 @@ func New(dev cuda.Device, k Kernels, m Model, o Options) (_ *Engine, err error) 
 	if err := m.check(); err != nil {
 		return nil, err
 	}
-	if d, ok := k.(digester); ok && d.SpecDigest() != m.SpecDigest {
-		return nil, fmt.Errorf("the kernels are of the spec with digest %q, and the model's SpecDigest is %q", d.SpecDigest(), m.SpecDigest)
+	if err := m.checkSpec(k); err != nil {
+		return nil, err
 	}
 	e := &Engine{
 		device: dev, kernels: k, model: m, sharing: sharingOptions(m, k, dev.Info()),

@@ -45,10 +45,15 @@ func TestNewErrors(t *testing.T) {
 	}
 }
 
-// digested are kernels of a spec.
-type digested struct{ serve.Kernels }
+// specified are kernels of a spec.
+type specified struct {
+	serve.Kernels
+	digest string
+	spec   kernel.Spec
+}
 
-func (digested) SpecDigest() string { return "another" }
+func (k specified) SpecDigest() string { return k.digest }
+func (k specified) Spec() kernel.Spec  { return k.spec }
 
 // without are kernels of which one kind is missing.
 type without struct {
@@ -83,9 +88,29 @@ func TestOtherSpecsKernels(t *testing.T) {
 	dev := cpu.Open(cpu.Options{Workers: 1})
 	defer dev.Close()
 	m := toy.Small()
-	_, err := serve.New(dev, digested{cpuKernels(t, dev, m)}, m, serve.Options{Pages: 10})
-	if err == nil || !strings.Contains(err.Error(), `the kernels are of the spec with digest "another", and the model's SpecDigest is "digest"`) {
-		t.Errorf("error %v", err)
+	right := kernel.Spec{
+		KVHeads: 8, Group: m.Group, HeadDim: m.HeadDim, VHeadDim: m.VHeadDim, PageSize: m.PageSize, Encoding: m.Encoding,
+		Sharing: "bitwise", Rope: m.Rope, Causal: true,
+	}
+	windowed := right
+	windowed.Window, windowed.SinkTokens = 100, 4
+	for _, c := range []struct {
+		digest string
+		spec   kernel.Spec
+		want   string
+	}{
+		{m.SpecDigest, right, ""},
+		{m.SpecDigest, kernel.Spec{}, ""},
+		{"another", right, `the kernels are of the spec with digest "another", and the model's SpecDigest is "digest"`},
+		{m.SpecDigest, windowed, "Window of the kernels' spec is 100, and of the model 0\nSinkTokens of the kernels' spec is 4, and of the model 0"},
+	} {
+		e, err := serve.New(dev, specified{cpuKernels(t, dev, m), c.digest, c.spec}, m, serve.Options{Pages: 10})
+		if err == nil {
+			err = e.Close()
+		}
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error %v, want %q in it", err, c.want)
+		}
 	}
 }
 

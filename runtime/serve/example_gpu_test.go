@@ -23,13 +23,7 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	defer kernels.Close()
-	model := serve.Model{
-		Name: "Meta-Llama-3-8B", SpecDigest: llama3.SpecDigest, Layers: 32,
-		KVHeads: llama3.KVHeads, Group: llama3.Group, HeadDim: llama3.HeadDim, VHeadDim: llama3.VHeadDim,
-		PageSize: llama3.PageSize, Encoding: llama3.Encoding, Sharing: llama3.Sharing,
-		Rope: llama3.Rope(), Scale: llama3.Scale, RopeScale: llama3.RopeScale,
-		Causal: llama3.Causal, Window: llama3.Window, SinkTokens: llama3.SinkTokens,
-	}
+	model := serve.ModelOf(llama3.Bundle(), "Meta-Llama-3-8B", 32)             // 32 layers
 	engine, err := serve.New(dev, kernels, model, serve.Options{Pages: 16384}) // 32 GiB: 2 MiB a page of 16 tokens
 	if err != nil {
 		log.Fatal(err)

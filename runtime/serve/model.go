@@ -31,8 +31,11 @@ type blocker interface {
 	Blocks(kind abi.Kind) int
 }
 
-// digester is Kernels that know which spec they were made from.
-type digester interface{ SpecDigest() string }
+// specified is Kernels that know which spec they were made from.
+type specified interface {
+	SpecDigest() string
+	Spec() kernel.Spec
+}
 
 // artifacts is Kernels that may lack a kind.
 type artifacts interface {
@@ -45,8 +48,7 @@ type cacheMapper interface {
 }
 
 // Model is what an engine must know of a model and of the spec that its kernels
-// were made from. The constants of a generated package have most of it, under
-// the same names.
+// were made from: see [ModelOf].
 type Model struct {
 	Name       string // identity of the weights: part of every chunk's identity
 	SpecDigest string // likewise; that of the kernels' spec
@@ -73,6 +75,47 @@ type Model struct {
 	// MaxPosition is the limit of positions; 0: that of Rope, or none where Rope
 	// has none.
 	MaxPosition int
+}
+
+// ModelOf is the model of a bundle's spec, with all of its KV heads on one device. The name is
+// the identity of the weights.
+func ModelOf(b kernel.Bundle, name string, layers int) Model {
+	s := b.Spec
+	return Model{
+		Name: name, SpecDigest: b.SpecDigest, Layers: layers,
+		KVHeads: s.KVHeads, Group: s.Group, HeadDim: s.HeadDim, VHeadDim: s.VHeadDim, PageSize: s.PageSize,
+		Encoding: s.Encoding, Sharing: s.Sharing, Rope: s.Rope, Scale: s.Scale, RopeScale: s.RopeScale,
+		Causal: s.Causal, Window: s.Window, SinkTokens: s.SinkTokens,
+	}
+}
+
+// checkSpec says what the kernels were compiled for and the model is not.
+func (m Model) checkSpec(k Kernels) error {
+	of, ok := k.(specified)
+	if !ok {
+		return nil
+	}
+	if d := of.SpecDigest(); d != m.SpecDigest {
+		return fmt.Errorf("the kernels are of the spec with digest %q, and the model's SpecDigest is %q", d, m.SpecDigest)
+	}
+	s := of.Spec()
+	if s.Group == 0 {
+		return nil
+	}
+	var errs []error
+	for _, f := range []struct {
+		name        string
+		spec, model any
+	}{
+		{"Group", s.Group, m.Group}, {"HeadDim", s.HeadDim, m.HeadDim}, {"VHeadDim", s.VHeadDim, m.VHeadDim}, {"PageSize", s.PageSize, m.PageSize},
+		{"Encoding", s.Encoding, m.Encoding}, {"Causal", s.Causal, m.Causal}, {"Window", s.Window, m.Window}, {"SinkTokens", s.SinkTokens, m.SinkTokens},
+		{"Rope.RotaryDim", s.Rope.RotaryDim, m.Rope.RotaryDim}, {"Rope.Pairing", s.Rope.Pairing, m.Rope.Pairing},
+	} {
+		if f.spec != f.model {
+			errs = append(errs, fmt.Errorf("%s of the kernels' spec is %v, and of the model %v", f.name, f.spec, f.model))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // baked is the encoding that fixes a chunk's position.
