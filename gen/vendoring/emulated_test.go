@@ -15,6 +15,7 @@ import (
 
 	"github.com/kgen-project/kgen/gen/emit"
 	"github.com/kgen-project/kgen/gen/emulate"
+	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/vendoring"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
@@ -35,34 +36,45 @@ func TestOnEmulator(t *testing.T) {
 		major, minor int
 		image        string // the machine code that it is to take
 		langs        []vendoring.Lang
+		gpu          string // the name of one that chosenRules has a table for, or ""
 	}{
-		{"tiny", 8, 9, ".sm_86.cubin", []vendoring.Lang{vendoring.C}},
-		{"tiny", 9, 0, ".sm_90a.cubin", []vendoring.Lang{vendoring.C, vendoring.Go}},
-		{"odd", 9, 0, ".sm_90a.cubin", []vendoring.Lang{vendoring.C, vendoring.Go}},
-		{"plain", 8, 7, ".sm_80.cubin", []vendoring.Lang{vendoring.C, vendoring.Go}},
-		{"one", 8, 0, ".sm_80.cubin", []vendoring.Lang{vendoring.C}},
+		{"tiny", 8, 9, ".sm_86.cubin", []vendoring.Lang{vendoring.C}, ""},
+		{"tiny", 9, 0, ".sm_90a.cubin", []vendoring.Lang{vendoring.C, vendoring.Go}, ""},
+		{"tiny", 9, 0, ".sm_90a.cubin", []vendoring.Lang{vendoring.C, vendoring.Go}, "GPU A"},
+		{"odd", 9, 0, ".sm_90a.cubin", []vendoring.Lang{vendoring.C, vendoring.Go}, ""},
+		{"plain", 8, 7, ".sm_80.cubin", []vendoring.Lang{vendoring.C, vendoring.Go}, ""},
+		{"one", 8, 0, ".sm_80.cubin", []vendoring.Lang{vendoring.C}, ""},
 	}
 	for _, test := range tests {
 		for _, lang := range test.langs {
-			t.Run(fmt.Sprintf("%s/%s/%d.%d", lang, test.name, test.major, test.minor), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/%s/%d.%d%s", lang, test.name, test.major, test.minor, test.gpu), func(t *testing.T) {
 				dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cache, Seed: 1, Major: test.major, Minor: test.minor})
 				if err != nil {
 					t.Skip(err)
 				}
 				defer dev.Close()
-				g := serve(t, dev, input(t, test.name, lang).Output)
-				env := []string{"LD_LIBRARY_PATH=" + libraries, "KGEN_TEST_DEVICE=" + g.path}
+				s := parse(t, test.name)
+				var tuned []plan.Tuned
+				if test.gpu != "" {
+					tuned = chosenRules(t, s)
+				}
+				in := inputOf(t, s, tuned, lang)
+				g := serve(t, dev, in.Output)
+				env := []string{"LD_LIBRARY_PATH=" + libraries, "KGEN_TEST_DEVICE=" + g.path, "KGEN_TEST_NAME=" + test.gpu}
 				var out string
 				if lang == vendoring.C {
-					dir := buildC(t, test.name)
+					dir := buildCOf(t, in)
 					out = command(t, t.TempDir(), env, filepath.Join(dir, "example"), dir)
 				} else {
-					out = command(t, folder(t, test.name, lang), append(env, stranger...), "go", "test", "-vet=off", "-v", "-count=1", ".")
+					out = command(t, folderOf(t, in), append(env, stranger...), "go", "test", "-vet=off", "-v", "-count=1", ".")
 					if strings.Contains(out, "--- SKIP") {
 						t.Error("skipped")
 					}
 				}
 				t.Log(out)
+				if chosen := strings.Contains(g.decode, "b2"); chosen != (test.gpu != "") {
+					t.Errorf("launched %s", g.decode)
+				}
 				for _, image := range g.loaded {
 					if !strings.HasSuffix(image, test.image) {
 						t.Errorf("took %s", image)
@@ -107,6 +119,7 @@ type gpu struct {
 	modules  int
 	loaded   []string
 	launches map[string]int
+	decode   string // the kernel of the last such launch
 }
 
 // multiprocessors are what the device says that it has.
@@ -121,6 +134,7 @@ func (notLaunched) Unload() error                      { return nil }
 type entry struct {
 	cuda.Kernel
 	kind   string
+	name   string
 	shared int // what the program has asked for
 }
 
@@ -229,7 +243,7 @@ func (g *gpu) answer(q request, data []byte) (a answer, result []byte, err error
 		g.next++
 		for _, e := range g.out.Manifest.Kernels {
 			if e.Entry == string(data) {
-				g.kernel[g.next] = &entry{Kernel: k, kind: string(e.Kind)}
+				g.kernel[g.next] = &entry{Kernel: k, kind: string(e.Kind), name: e.Entry}
 				a = answer{Value: g.next, More: uint64(paramBytes[e.Kind])}
 			}
 		}
@@ -246,6 +260,9 @@ func (g *gpu) answer(q request, data []byte) (a answer, result []byte, err error
 			return a, nil, fmt.Errorf("%s with %d bytes of shared memory, %d were asked for", k.kind, n[4], k.shared)
 		}
 		g.launches[k.kind]++
+		if k.kind == string(abi.KindDecode) {
+			g.decode = k.name
+		}
 		return a, nil, k.Launch(0, cuda.LaunchConfig{GridX: int(n[1]), GridY: int(n[2]), GridZ: 1, Threads: int(n[3]), SharedBytes: int(n[4])}, data)
 	case 7: // allocate
 		given, err := g.dev.Alloc(int64(q.Arguments[0]) + 256)

@@ -185,12 +185,17 @@ func TestC(t *testing.T) {
 // buildC returns the folder with the example's program in it.
 func buildC(t testing.TB, name string) string {
 	t.Helper()
+	return buildCOf(t, input(t, name, vendoring.C))
+}
+
+func buildCOf(t testing.TB, in vendoring.Input) string {
+	t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
 		t.Skip("no C compiler")
 	}
-	dir := folder(t, name, vendoring.C)
-	command(t, dir, nil, cc, "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", "example", "example.c", name+".c", "-ldl", "-lm")
+	dir := folderOf(t, in)
+	command(t, dir, nil, cc, "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", "example", "example.c", in.Spec.Name+".c", "-ldl", "-lm")
 	return dir
 }
 
