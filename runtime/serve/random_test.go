@@ -32,7 +32,7 @@ func testRandomOperations(t *testing.T, sharing string, operations int) {
 	m := toy.Tiny()
 	m.Sharing = sharing
 	b := newBench(t, m, serve.Options{Pages: 120, HostBytes: 20 * 160})
-	graph, err := b.Record(t.Context(), serve.GraphSize{Tokens: toy.GraphTokens, Segments: 40})
+	graph, err := b.Record(t.Context(), serve.GraphSize{Tokens: toy.GraphTokens, Segments: toy.GraphSegments})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func TestSoak(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := toy.New(dev, e, m)
-	graph, err := b.Record(t.Context(), serve.GraphSize{Tokens: toy.GraphTokens, Segments: 40})
+	graph, err := b.Record(t.Context(), serve.GraphSize{Tokens: toy.GraphTokens, Segments: toy.GraphSegments})
 	if err != nil {
 		t.Fatal(err)
 	}

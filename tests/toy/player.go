@@ -158,6 +158,10 @@ func (p *Player) step(graphed bool) error {
 		if err := unchanged(); err != nil {
 			return err
 		}
+		if graphed && p.segments(batch, order) > GraphSegments && errors.Is(err, serve.ErrFixedSize) {
+			p.Counts["too large for the graph"]++
+			return nil
+		}
 		_, err = p.out(err)
 		return err
 	}
@@ -174,6 +178,14 @@ func (p *Player) step(graphed bool) error {
 		}
 	}
 	return nil
+}
+
+// segments is what a step of the batch needs of GraphSegments.
+func (p *Player) segments(batch []serve.Entry, order []int) (n int) {
+	for i, entry := range batch {
+		n += entry.Tokens * (len(p.live[order[i]].Segments) + 1)
+	}
+	return n
 }
 
 func (p *Player) evict() error {
@@ -222,8 +234,8 @@ func (p *Player) Finish() error {
 	return nil
 }
 
-// GraphTokens is the size of the graph that a player may have.
-const GraphTokens = 6
+// GraphTokens and GraphSegments are the size of the graph that a player may have.
+const GraphTokens, GraphSegments = 6, 40
 
 // Tiny makes short steps on the CPU.
 func Tiny() serve.Model {
