@@ -291,6 +291,21 @@ __device__ __forceinline__ void merge(const MergeParams& params) {
   ptx::wait_for_previous_kernel();
   if (head >= params.q_heads || begin >= end) return;
 
+  // The first partial outputs are on their way while their weights are worked out.
+  constexpr int at_a_time = 64 / columns;
+  static_assert(at_a_time <= 32, "a lane for each weight");
+  struct alignas(columns % 4 == 0 ? 16 : 4 * columns) Columns { float x[columns]; };
+  Columns part[at_a_time];
+  auto load_parts = [&](int first) {
+    const float* source = pointer<float>(params.partial_out) + lane * columns;
+#pragma unroll
+    for (int i = 0; i < at_a_time; ++i) {
+      if (first + i >= end) break;
+      part[i] = *reinterpret_cast<const Columns*>(source + (static_cast<long long>(first + i) * params.q_heads + head) * dim);
+    }
+  };
+  load_parts(begin);
+
   // Lane i looks at the slots begin + i, begin + i + 32, ...
   const float* partial_lse = pointer<float>(params.partial_lse);
   auto lse_of = [&](int slot) { return partial_lse[static_cast<long long>(slot) * params.q_heads + head]; };
@@ -301,21 +316,16 @@ __device__ __forceinline__ void merge(const MergeParams& params) {
 
   float sum = 0.f, output[columns] = {};
   const float shift = maximum == -ptx::infinity() ? 0.f : maximum;  // no split saw a key
-  for (int first = begin; first < end; first += 32) {
-    const float lane_weight = first + lane < end ? ptx::exp2_approx(lse_of(first + lane) - shift) : 0.f;
-    const int count = end - first < 32 ? end - first : 32;
-#pragma unroll 8  // loads under way at a time
-    for (int i = 0; i < count; ++i) {
+  for (int first = begin; first < end; first += at_a_time) {
+    if (first > begin) load_parts(first);
+    const float lane_weight = lane < at_a_time && first + lane < end ? ptx::exp2_approx(lse_of(first + lane) - shift) : 0.f;
+#pragma unroll
+    for (int i = 0; i < at_a_time; ++i) {
+      if (first + i >= end) break;
       const float weight = ptx::shuffle(lane_weight, i);
-      const float2* part = reinterpret_cast<const float2*>(
-          pointer<float>(params.partial_out) + (static_cast<long long>(first + i) * params.q_heads + head) * dim + lane * columns);
       sum += weight;
 #pragma unroll
-      for (int c = 0; c < columns / 2; ++c) {
-        const float2 x = part[c];
-        output[2 * c] = ptx::multiply_add(x.x, weight, output[2 * c]);
-        output[2 * c + 1] = ptx::multiply_add(x.y, weight, output[2 * c + 1]);
-      }
+      for (int c = 0; c < columns; ++c) output[c] = ptx::multiply_add(part[i].x[c], weight, output[c]);
     }
   }
   const float factor = normaliser(sum, 0.f, false);
