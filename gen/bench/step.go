@@ -146,7 +146,7 @@ func scheduleOptions(k Kernels, s spec.Spec, c Case) schedule.Options {
 	how := k.choose(c)
 	o := schedule.Options{
 		Rows: how.Rows, Group: s.Model.Group(), Causal: s.Masks.Causal,
-		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize,
+		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize, Cluster: how.Cluster,
 	}
 	if c.Kind != spec.Prefill {
 		o = o.FillBy(how.Blocks, s.Model.KVHeads, how.Tokens)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math/bits"
 	"reflect"
 	"slices"
 
@@ -109,6 +110,7 @@ func withoutSM90(s spec.Spec, kind spec.Kind) string {
 func complete(given, usual spec.Tile) spec.Tile {
 	for _, f := range []struct{ to, from *int }{
 		{&given.Rows, &usual.Rows}, {&given.Keys, &usual.Keys}, {&given.Stages, &usual.Stages}, {&given.Warps, &usual.Warps},
+		{&given.Cluster, &usual.Cluster},
 	} {
 		if *f.to == 0 {
 			*f.to = *f.from
@@ -177,7 +179,7 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 func decodeRows(m spec.Model) int { return roundUp(m.Group(), 16) }
 
 func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t spec.Tile) Plan {
-	p := Plan{Kind: kind, Family: family, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps}
+	p := Plan{Kind: kind, Family: family, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps, Cluster: max(1, t.Cluster)}
 	if family == SM90 && kind == spec.Decode {
 		// With room for two, the next item's results need not wait for the merge of these.
 		if p.Results = 2; sharedBytes(s.Model, p) > limits[target].SharedPerBlock {
@@ -217,7 +219,7 @@ func sharedBytes(m spec.Model, p Plan) int {
 		tokens := (p.Rows-1)/m.Group() + 1
 		raw := tokens * m.Group() * m.HeadDim * elementBytes
 		rings := works + queries*barriers + roundUp(p.Stages*(keyTileBytes+masked), 8) + p.Stages*2*barriers
-		return roundUp(queries*query+stages+raw+rings, columnAlign)
+		return roundUp(queries*query+stages+raw+peerBytes(p)+rings, columnAlign)
 	case manyRows(p.Kind): // struct AttendShared
 		sums := 2 * (p.Rows / p.Warps / 16) * p.Threads() * 4
 		return roundUp(query+stages+(p.Stages+1)*keyTileBytes+sums, tileAlign)
@@ -226,6 +228,17 @@ func sharedBytes(m spec.Model, p Plan) int {
 		return roundUp(p.Warps*max(query+stages, result), tileAlign)
 	}
 	return 0
+}
+
+// peerBytes is the size of struct PeerShared: of each warp of 16 rows a cell for each
+// peer, cells for the sums of 16 rows, and a barrier for 2, 4 and 8 peers each and one more.
+func peerBytes(p Plan) int {
+	if p.Cluster < 2 {
+		return 0
+	}
+	const cell, sums = 16, 16 * 2 * 4
+	counts := bits.Len(uint(p.Cluster)) - 1
+	return p.Rows / 16 * (p.Cluster*cell + sums + (counts+1)*barriers/2)
 }
 
 func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
@@ -250,6 +263,9 @@ func check(s spec.Spec, p Plan) *Misfit {
 	m := s.Model
 	if p.Rows < m.Group() {
 		return fail("rows", "a tile of %d rows can't hold one token's %d query heads of a KV head", p.Rows, m.Group())
+	}
+	if p.Cluster > 1 && (p.Family != SM90 || p.Kind != spec.Extend) {
+		return fail("cluster", "only extend in family sm90 merges the cuts of a tile in clusters, of %d blocks here", p.Cluster)
 	}
 	if p.Family == SM90 {
 		return checkSM90(s, p, fail)
@@ -319,6 +335,8 @@ func checkSM90(s spec.Spec, p Plan, fail misfit) *Misfit {
 			4*(1+p.Rows/warpgroupRows), p.Rows, p.Warps)
 	case !decode && p.Keys != 64 && p.Keys != 128:
 		return fail("keys", "family sm90 has tiles of 64 or 128 keys, not %d", p.Keys)
+	case p.Cluster > 1 && (p.Cluster > 8 || p.Cluster&(p.Cluster-1) != 0):
+		return fail("cluster", "a cluster has 2, 4 or 8 blocks, not %d", p.Cluster)
 	case s.Cache.PageSize < p.Keys && p.Keys%s.Cache.PageSize != 0:
 		return fail("keys", "%d keys are not a whole number of pages of %d", p.Keys, s.Cache.PageSize)
 	}

@@ -43,7 +43,7 @@ func open(ctx context.Context, dev cuda.Device, b kernel.Bundle, o kernel.Option
 	k := Kernels{Launcher: set, Tiles: map[spec.Kind]spec.Tile{}}
 	for _, kind := range spec.TiledKinds {
 		if a, ok := set.Artifact(abi.Kind(kind)); ok {
-			k.Tiles[kind] = spec.Tile{Rows: a.Rows, Keys: a.Keys, Stages: a.Stages, Warps: a.Warps}
+			k.Tiles[kind] = spec.Tile{Rows: a.Rows, Keys: a.Keys, Stages: a.Stages, Warps: a.Warps, Cluster: max(1, a.Cluster)}
 		}
 	}
 	return k, nil

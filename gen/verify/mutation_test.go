@@ -172,3 +172,40 @@ func mutated(dev cuda.Device, m mutation) Provider {
 		return open(ctx, dev, b, kernel.Options{})
 	}
 }
+
+// Mistakes in how the blocks of a cluster merge the parts of a tile.
+var clusterMutations = []mutation{
+	{"no wait for the peers' room", spec.Extend, spec.Segment, "ptx::barrier_wait_cluster(room, half);", remove, false},
+	{"no wait for what the peers send", spec.Extend, spec.Segment, "ptx::barrier_wait_cluster(full, half);", remove, false},
+	{"no wait for what the peers send last", spec.Extend, spec.Segment, "ptx::barrier_wait_cluster(full, half);", "if (half == 0) ptx::barrier_wait_cluster(full, half);", false},
+	{"a wait that does not see other blocks", spec.Extend, spec.Segment, "ptx::barrier_wait_cluster(full, half);", "ptx::barrier_wait(full, half);", false},
+	{"no room for the second half", spec.Extend, spec.Segment, "if (half == 0) give_room(1);", remove, false},
+	{"room given before all lanes have read", spec.Extend, spec.Segment, "ptx::sync_warp();\n    if (lane == 0) ptx::barrier_arrive_expecting(full", "if (lane == 0) ptx::barrier_arrive_expecting(full", false},
+	{"bytes of one peer too few", spec.Extend, spec.Segment, "16 * dim * 2 + (half", "16 * dim * 2 - rows * dim * 2 + (half", false},
+	{"peers from the first rank on", spec.Extend, spec.Segment, "first = rank & -count", "first = 0", false},
+	{"the rows of another owner", spec.Extend, spec.Segment, "owner = first + row / rows", "owner = first + (row / rows ^ 1)", false},
+	{"one room for all numbers of peers", spec.Extend, spec.Segment, "&peers.room[level][warp]", "&peers.room[0][warp]", false},
+	{"the sender's query tile", spec.Extend, spec.Segment, "tiles[ptx::load_16(&peers.tile[warp][owner]).x]", "tiles[tile]", false},
+	{"barriers that peers do not know of", spec.Extend, spec.Segment, "ptx::cluster_sync();  // peers arrive at this block's barriers", "ptx::sync_threads();", false},
+	{"parts all of one weight", spec.Extend, spec.Segment, "ptx::exp2_approx(ptx::multiply_add(of_peer.x, scale_log2, -shift))", "1.f", false},
+	{"the sums of a neighbour", spec.Extend, spec.Segment, "place % 2 == 0 ? make_float2", "place % 2 == 1 ? make_float2", false},
+	{"a group's place of another rank", spec.Extend, spec.Segment, "* size + ptx::cluster_rank(), place", "* size + (ptx::cluster_rank() + 1) % size, place", false},
+	{"query rows given back before the merge has ended", spec.Extend, spec.Segment, "if (shares_rows) {\n",
+		"if (shares_rows) {\n      ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));\n", false},
+}
+
+func TestClusterMutationsAreFound(t *testing.T) {
+	s := clustered(t, 4, nil)
+	o := Options{Kinds: []spec.Kind{spec.Extend}, Encodings: []spec.Encoding{spec.Segment}, Cases: 40, Seed: 5}
+	dev := emulator(t, 1)
+	r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.OK() {
+		t.Fatalf("as it is: %s", r)
+	}
+	for _, m := range clusterMutations {
+		t.Run(m.name, func(t *testing.T) { m.mustBeFound(t, dev, s, o) })
+	}
+}

@@ -19,6 +19,7 @@ type Builder struct {
 	tiles     []tile
 	parts     []part  // of the tiles, one tile's behind the other's
 	order     []int32 // sequences by their first query token
+	sorted    []int32 // tiles by their heaviest part, for clusters
 	buckets   [sortBuckets + 1]int32
 	readers   readers
 }
@@ -31,6 +32,8 @@ type tile struct {
 	parts               int32 // its keys are cut into so many: an item each
 	shared              int32 // partial slots of each query token before those of the parts
 	unit                int   // distance of the cuts
+
+	firstPart, firstRun, heaviest int32 // for clusters: of its parts, and the keys of one
 }
 
 // part is an item that has no place in the list yet.
@@ -93,6 +96,9 @@ func (b *Builder) build(sequences []Sequence, of []known, o *Options, tokens int
 		return Lists{}, err
 	}
 	n := len(b.parts)
+	if o.Cluster > 1 {
+		n = b.countGroups(o.Cluster) * o.Cluster
+	}
 	if o.PadItems > 0 {
 		if n > o.PadItems {
 			return Lists{}, fmt.Errorf("%w: %d work items, there is room for %d", ErrFixedSize, n, o.PadItems)
@@ -102,7 +108,11 @@ func (b *Builder) build(sequences []Sequence, of []known, o *Options, tokens int
 	} else {
 		b.items = resize(b.items, n)
 	}
-	b.place()
+	if o.Cluster > 1 {
+		b.placeGroups(o.Cluster)
+	} else {
+		b.place()
+	}
 	return Lists{Items: b.items, Runs: b.runs, SlotBegin: b.slotBegin, Slots: slots}, nil
 }
 
@@ -115,7 +125,11 @@ func (b *Builder) add(s *Sequence, o *Options, of known) {
 		return
 	}
 	perTile := int32(o.Rows / o.Group)
-	unit := o.splitTokens(total, int(n+perTile-1)/int(perTile))
+	tiles := int(n+perTile-1) / int(perTile)
+	unit := o.splitTokens(total, tiles)
+	if o.Cluster > 1 {
+		unit = o.clusterUnit(total, tiles)
+	}
 	// A cut or the gap of a window makes one run more.
 	most := 2*len(s.Segments) + total/unit + 1
 	for i := int32(0); i < n; i += perTile {
@@ -128,7 +142,7 @@ func (b *Builder) add(s *Sequence, o *Options, of known) {
 		b.addRuns(&t, s.Segments, o, n <= perTile)
 		t.parts = int32(len(b.parts) - before)
 		b.tiles = append(b.tiles, t)
-		if n := t.parts + shared; n > 1 {
+		if n := t.parts + shared; n > 1 && o.Cluster <= 1 {
 			b.addSlots(t.begin, t.count, n)
 		}
 	}
@@ -286,7 +300,7 @@ func (b *Builder) place() {
 			}
 			item := &b.items[at]
 			item.QBegin, item.QCount, item.QIndex, item.RunBegin, item.RunEnd = begin, count, index, run, p.end
-			item.Slot, item.SlotStride = slot, stride
+			item.Slot, item.SlotStride, item.Peers = slot, stride, 0
 			slot += more
 			run = p.end
 			at += step

@@ -5,6 +5,9 @@
 // persistent: the copies and rotations of the next item start under the end of this one.
 #pragma once
 #include "../tile/item.cuh"
+#if KGEN_CLUSTER
+#include "../tile/peers.cuh"
+#endif
 #include "../tile/pipeline.cuh"
 #include "../tile/store.cuh"
 #include "../tile/warpgroup.cuh"
@@ -21,6 +24,9 @@ struct AttendSm90Shared {
   ColumnTile<Config::keys, Config::head_dim> key[Config::stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
   RawQueries<Config, Config::rows> raw;  // of the item whose queries are rotated
+#if KGEN_CLUSTER
+  PeerShared<Config> peers;
+#endif
   int masked[Config::stages];            // whether some row may not see some of the stage's keys
   KeyTile tile[Config::stages];          // that of the keys in the stage; one that does not exist ends an item
   alignas(8) Works works;
@@ -262,8 +268,22 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     softmax.finish();
     if (rotated_run < 0) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
-    store_rows<Config, 1>(params, item, kv_head, output, softmax, score_exponent<Config>(params), first_row(), lane,
-                          [&](int row, int chunk) { return query_chunk(shared, query.stage, row, chunk); });
+#if KGEN_CLUSTER
+    // What follows from row and lane would otherwise be in registers throughout.
+    const int warp_row = ptx::here(first_row());
+    const bool shares_rows = item.peers > 1;
+    if (shares_rows) {
+      merge_with_peers<Config>(params, item, kv_head, shared.peers, output, softmax, score_exponent<Config>(params), warp_row, ptx::here(lane), query.stage,
+                               shared.query);
+    }
+#else
+    const int warp_row = first_row();
+    constexpr bool shares_rows = false;
+#endif
+    if (!shares_rows) {
+      store_rows<Config, 1>(params, item, kv_head, output, softmax, score_exponent<Config>(params), warp_row, lane,
+                            [&](int row, int chunk) { return query_chunk(shared, query.stage, row, chunk); });
+    }
     ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
     query.advance();
   }
@@ -292,11 +312,18 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
       ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), 4 * consumers);
       ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), 4 * consumers);
     }
+#if KGEN_CLUSTER
+    shared.peers.init();
+#endif
     ptx::barrier_init_fence();
     ptx::tensor_map_prefetch(params.k_map);
     ptx::tensor_map_prefetch(params.v_map);
   }
+#if KGEN_CLUSTER
+  ptx::cluster_sync();  // peers arrive at this block's barriers
+#else
   ptx::sync_threads();
+#endif
 
   // The registers of three warpgroups, shared out by need. Two warpgroups have enough.
   if (thread < 128) {

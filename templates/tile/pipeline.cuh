@@ -36,6 +36,43 @@ struct Work {
   __device__ __forceinline__ bool exists() const { return item >= 0; }
 };
 
+#if KGEN_CLUSTER
+// The first pieces that a block of a cluster has, from a round on. Items come in groups of
+// as many as a cluster has blocks, each of which takes the one at its rank's place; a
+// cluster has one of every clusters_x() pairs of a group and a KV head. A place may be
+// empty, and then the block goes on to the next round; a group's first place is empty only
+// in groups that are there for a fixed size, and these come last. Groups come heaviest
+// first, so every other round goes backwards, as below. All blocks of a cluster meet the
+// same groups in the same order, which the merges of tile/peers.cuh are built on: so
+// there is no counter, by which each would have to learn what the others take.
+__device__ __forceinline__ Work work_from(const AttendParams& params, int& round) {
+  const int clusters = ptx::clusters_x(), size = ptx::cluster_size(), pieces = params.item_count / size * params.kv_heads;
+  for (; round * clusters < pieces; ++round) {
+    const int place = round * clusters + (round % 2 == 0 ? ptx::cluster_x() : clusters - 1 - ptx::cluster_x());
+    if (place >= pieces) continue;
+    const Item* group = pointer<Item>(params.items) + place / params.kv_heads * size;
+    if (group[0].q_count == 0) break;
+    if (group[ptx::cluster_rank()].q_count > 0) return {place / params.kv_heads * size + ptx::cluster_rank(), place % params.kv_heads};
+  }
+  return {-1, 0};
+}
+
+__device__ __forceinline__ Work first_work(const AttendParams& params) {
+  int round = 0;
+  return work_from(params, round);
+}
+
+// Finds the block's further pieces, by one warp.
+struct WorkFinder {
+  int round = -1;  // of the piece before; -1: that of first_work
+
+  __device__ __forceinline__ Work next(const AttendParams& params, int) {
+    if (round < 0) work_from(params, round = 0);
+    return work_from(params, ++round);
+  }
+  __device__ __forceinline__ void end(const AttendParams&, int) const {}
+};
+#else
 // The piece of a place in the order of the items. Items that hold no query tokens come
 // last, where nothing is left.
 __device__ __forceinline__ Work work_at(const AttendParams& params, int place) {
@@ -77,6 +114,7 @@ struct WorkFinder {
     if (counter != nullptr && lane == 0 && ptx::atomic_add(counter + 1, 1) == ptx::grid_x() - 1) counter[0] = counter[1] = 0;
   }
 };
+#endif
 
 // The block's pieces on their way from the warp that finds them to so many others.
 template <int Readers>
@@ -99,27 +137,40 @@ struct WorkList {
   Ring& ring;
   int lane;
   WorkFinder finder;
+#if KGEN_CLUSTER
+  int turn = 0;  // one register, where a consumer that merges with peers has not two
+#else
   RingPlace<Ring::places> place;
+#endif
 
   // What follows first_work().
   __device__ __forceinline__ Work next(const AttendParams& params) {
-    const uint32_t full = ptx::shared_address(&ring.full[place.stage]), free = ptx::shared_address(&ring.free[place.stage]);
+#if KGEN_CLUSTER
+    const int stage = turn % Ring::places, parity = turn / Ring::places % 2;
+#else
+    const int stage = place.stage, parity = place.parity;
+#endif
+    const uint32_t full = ptx::shared_address(&ring.full[stage]), free = ptx::shared_address(&ring.free[stage]);
     Work work;
     if constexpr (Finds) {
       work = finder.next(params, lane);
-      ptx::barrier_wait(free, place.parity ^ 1);
+      ptx::barrier_wait(free, parity ^ 1);
       ptx::sync_warp();  // see wait_for_stage
       if (lane == 0) {
-        ring.work[place.stage] = work;
+        ring.work[stage] = work;
         ptx::barrier_arrive(full);
       }
     } else {
-      ptx::barrier_wait(full, place.parity);
-      work = ring.work[place.stage];
+      ptx::barrier_wait(full, parity);
+      work = ring.work[stage];
       ptx::sync_warp();
       if (lane == 0) ptx::barrier_arrive(free);
     }
+#if KGEN_CLUSTER
+    ++turn;
+#else
     place.advance();
+#endif
     return work;
   }
 };
