@@ -90,6 +90,11 @@ func TestClusters(t *testing.T) {
 	if err != nil || p.Layout().String() != "sm90_r128k128s2w12c8" {
 		t.Errorf("%s, %v", p.Layout(), err)
 	}
+	windowed := s
+	windowed.Masks.Window = 100
+	if p, err := plan.Choose(windowed, spec.Extend, "sm_90a"); err != nil || p.Layout().String() != "sm90_r128k64s2w12c8" {
+		t.Errorf("with a window: %s, %v", p.Layout(), err)
+	}
 	if _, err := plan.Choose(s, spec.Extend, "sm_80"); err == nil || !strings.Contains(err.Error(), "tiles.extend.cluster: only extend in family sm90") {
 		t.Errorf("for sm_80: error %v", err)
 	}

@@ -137,6 +137,9 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		if s.Masks.SoftCap > 0 {
 			return []spec.Tile{small} // capping 128 keys' scores takes more registers than there are
 		}
+		if s.Masks.Window > 0 && s.Tiles[kind].Cluster > 1 {
+			return []spec.Tile{small} // so does masking them, where a merge follows
+		}
 		return []spec.Tile{{Rows: 128, Keys: 128, Stages: 2, Warps: 12}, small}
 	case family == SM90 && kind == spec.Decode:
 		rows := decodeRows(m)

@@ -63,6 +63,7 @@ template <class Config>
 __device__ __forceinline__ void merge_with_peers(const AttendParams& params, const Item& item, int kv_head, PeerShared<Config>& peers,
                                                  const Accumulator<1, Config::v_head_dim>& output, const Softmax<1>& softmax, float scale_log2,
                                                  int first_row, int lane, int tile, ColumnTile<Config::rows, Config::head_dim>* tiles) {
+  if (first_row >= item.q_count * Config::group) return;  // no rows, nor have the peers' warps of this place
   using Tile = ColumnTile<Config::rows, Config::head_dim>;
   constexpr int dim = Config::v_head_dim, blocks = dim / 16, chunks = dim / 8;  // of half a row: of 8 columns, and of 4
   const int warp = first_row / 16, count = item.peers, rows = 16 / count, level = count == 2 ? 0 : count == 4 ? 1 : 2;
