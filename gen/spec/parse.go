@@ -144,15 +144,12 @@ func (r *reader) resolveRotaryDim(rule *rope.Rule, headDim int) {
 		r.bad["rope.short_factor"], r.bad["rope.long_factor"] = true, true
 		return
 	}
-	step := vectorDims
-	if rule.Pairing == rope.Half {
-		step = 2 * vectorDims
-	}
+	const step = 2 * vectorDims // eight pairs, however they are paired
 	switch {
 	case r.ok("model.head_dim") && rule.RotaryDim > headDim:
 		r.fail(path, "%d is more than model.head_dim, %d", rule.RotaryDim, headDim)
-	case r.ok("rope.pairing") && rule.RotaryDim%step != 0:
-		r.fail(path, "%d is not a multiple of %d, which pairing %s needs", rule.RotaryDim, step, rule.Pairing)
+	case rule.RotaryDim%step != 0:
+		r.fail(path, "%d is not a multiple of %d", rule.RotaryDim, step)
 	}
 }
 

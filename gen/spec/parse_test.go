@@ -81,9 +81,9 @@ func TestEveryFieldIsRead(t *testing.T) {
 	want := Spec{
 		Name:  "full",
 		Model: Model{24, 8, 128, 64, FP16},
-		Rule: rope.Rule{Type: rope.YaRN, Pairing: rope.Interleaved, RotaryDim: 72, MaxPosition: 65537, Theta: 1e6,
+		Rule: rope.Rule{Type: rope.YaRN, Pairing: rope.Interleaved, RotaryDim: 80, MaxPosition: 65537, Theta: 1e6,
 			Factor: 4.5, OriginalMaxPosition: 32768, BetaFast: 16, BetaSlow: 2, NoTruncate: true, MScale: 1, MScaleAllDim: 0.707},
-		Rope: rope.Variant{Type: rope.YaRN, Pairing: rope.Interleaved, RotaryDim: 72, MaxPosition: 65537,
+		Rope: rope.Variant{Type: rope.YaRN, Pairing: rope.Interleaved, RotaryDim: 80, MaxPosition: 65537,
 			AttentionFactor: (0.1*math.Log(4.5) + 1) / (0.0707*math.Log(4.5) + 1)},
 		Cache:   Cache{1, HND, Raw},
 		Masks:   Masks{Causal: true, Window: 4096, SinkTokens: 4, SinkLogits: true, SoftCap: 50},
