@@ -19,7 +19,7 @@ constexpr int VISIBLE = 1 << 30;
 constexpr int FINAL = -1;
 // ROPE_LOW_BITS is the number of bits of a position that the low level of a
 // RoPE table covers: position = high<<ROPE_LOW_BITS + low.
-constexpr int ROPE_LOW_BITS = 10;
+constexpr int ROPE_LOW_BITS = 5;
 
 // AttendParams launches prefill, extend, decode and shared_decode.
 // The grid is (item_count, kv_heads), or for family sm90 any number of blocks, among

@@ -57,6 +57,7 @@ func flags(s spec.Spec, p plan.Plan) map[string]bool {
 		"KGEN_ENCODING_RAW":     raw,
 		"KGEN_ENCODING_BAKED":   s.Cache.Encoding == spec.Baked,
 		"KGEN_ROPE":             s.Rope.RotaryDim > 0,
+		"KGEN_ROTATED_KEYS":     s.RotatesKeys(),
 		"KGEN_INTERLEAVED":      interleaved(s),
 		"KGEN_HEAD_MAJOR":       s.Cache.Layout == spec.HND,
 		"KGEN_CAUSAL":           s.Masks.Causal,
@@ -178,6 +179,9 @@ func config(s spec.Spec, p plan.Plan) string {
 		line("int", "results", p.Results, "items whose warps' results there is room for")
 	}
 	line("int", "warps", p.Warps, "")
+	if p.Family == plan.SM90 {
+		line("int", "rotators", p.Rotators, "warps that rotate")
+	}
 	line("int", "threads", p.Threads(), "")
 	if p.Cluster > 1 {
 		line("int", "cluster", p.Cluster, "blocks")

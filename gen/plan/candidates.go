@@ -21,7 +21,7 @@ func spaceOf(s spec.Spec, kind spec.Kind, family Family) space {
 	decode := kind == spec.Decode
 	switch {
 	case family == SM90 && decode:
-		const h = sm90DecodeHelpers
+		h := sm90DecodeHelpers(s)
 		return space{rows: []int{decodeRows(s.Model)}, keys: []int{32, 64, 128}, stages: []int{2, 3, 4, 5, 6, 8, 10}, warps: []int{h + 1, h + 2, h + 3, h + 4, h + 5, h + 6, h + 8}, blocks: []int{1, 2}, clusters: []int{1}}
 	case family == SM90:
 		keys := []int{64, 128}

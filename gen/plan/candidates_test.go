@@ -120,7 +120,9 @@ func TestMakeRefuses(t *testing.T) {
 	}{
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: "sm70", Tile: tile(128, 64, 1, 4), Blocks: 1}, "family", "not sm80 or sm90"},
 		{s, spec.Extend, "sm_80", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 2, 12), Blocks: 1}, "family", "runs on sm_90a"},
-		{raw, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 2, 12), Blocks: 1}, "family", "raw keys"},
+		{raw, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 3, 12), Blocks: 1}, "stages", "bytes of shared memory"},
+		{raw, spec.Decode, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(16, 16, 4, 12), Blocks: 1}, "keys", "raw keys 32 at a time"},
+		{raw, spec.Decode, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(16, 64, 4, 8), Blocks: 1}, "warps", "8 warps that copy, rotate and merge and one to 8 more"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 3, 12), Blocks: 1}, "stages", "bytes of shared memory"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 96, 2, 12), Blocks: 1}, "keys", "64 or 128 keys"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(64, 64, 2, 8), Blocks: 2}, "blocks", "as one block"},
@@ -220,6 +222,34 @@ func TestPredict(t *testing.T) {
 		got := float64(e.Time.Nanoseconds()) / 1e3
 		if got < x.us/1.5 || got > x.us*1.5 {
 			t.Errorf("%+v: predicted %.0f us (%+v), measured %.0f", x.shape, got, e, x.us)
+		}
+	}
+}
+
+// Raw keys cost their rotation: little where warps of their own do it, more where those of
+// the products do.
+func TestPredictRaw(t *testing.T) {
+	s := parse(t, "llama3", "")
+	raw := spec.WithEncoding(s, spec.Raw)
+	c := plan.Ceilings{Multiprocessors: 132, Read: 4.3e12, Product: 795e12}
+	for _, shape := range []plan.Shape{
+		{Kind: spec.Prefill, Batch: 1, Query: 16384, Keys: 16384},
+		{Kind: spec.Extend, Batch: 4, Query: 512, Keys: 8192},
+		{Kind: spec.Decode, Batch: 32, Query: 1, Keys: 8192},
+	} {
+		estimate := func(s spec.Spec, target spec.Target) plan.Estimate {
+			p, err := plan.Choose(s, shape.Kind, target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return plan.Predict(s, p, plan.Cut{}, shape, c, 0)
+		}
+		segment, sm90, sm80 := estimate(s, "sm_90a"), estimate(raw, "sm_90a"), estimate(raw, "sm_80")
+		if segment.Rotation != 0 || sm90.Rotation <= 0 || sm80.Rotation <= 0 {
+			t.Errorf("%+v: rotations of %v, %v and %v", shape, segment.Rotation, sm90.Rotation, sm80.Rotation)
+		}
+		if sm90.Time < segment.Time || sm90.Time > segment.Time*115/100 || sm80.Time < sm90.Time {
+			t.Errorf("%+v: segment %v, raw %v, raw of family sm80 %v", shape, segment.Time, sm90.Time, sm80.Time)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/abi"
 )
 
 // All plans every kind of the spec for every target. Targets for which a kind's
@@ -98,8 +99,6 @@ func first(s spec.Spec, kind spec.Kind, target spec.Target, family Family) (Plan
 func withoutSM90(s spec.Spec, kind spec.Kind) string {
 	const smallestPage = 8 // rows of a swizzle's pattern
 	switch {
-	case s.Cache.Encoding == spec.Raw:
-		return "raw keys are rotated by the threads that copy them, and family sm90 copies by TMA"
 	case s.Cache.PageSize < smallestPage:
 		return fmt.Sprintf("TMA copies pages of %d tokens and more, not %d", smallestPage, s.Cache.PageSize)
 	}
@@ -142,11 +141,15 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		}
 		return []spec.Tile{{Rows: 128, Keys: 128, Stages: 2, Warps: 12}, small}
 	case family == SM90 && kind == spec.Decode:
-		rows := decodeRows(m)
+		rows, helpers := decodeRows(m), sm90DecodeHelpers(s)
+		small := spec.Tile{Rows: rows, Keys: 32, Stages: 4, Warps: helpers + 2} // fewer results to merge
+		if s.RotatesKeys() && wideDecode(m) {
+			return []spec.Tile{small}
+		}
 		return []spec.Tile{
-			{Rows: rows, Keys: 64, Stages: 4, Warps: 8},
-			{Rows: rows, Keys: 32, Stages: 4, Warps: 8},
-			{Rows: rows, Keys: 32, Stages: 4, Warps: 6}, // fewer results to merge
+			{Rows: rows, Keys: 64, Stages: 4, Warps: helpers + 4},
+			{Rows: rows, Keys: 32, Stages: 4, Warps: helpers + 4},
+			small,
 		}
 	case manyRows(kind) && m.VHeadDim > 128:
 		// One block of rows a warp: the outputs of two take more registers than there are.
@@ -183,13 +186,16 @@ func decodeRows(m spec.Model) int { return roundUp(m.Group(), 16) }
 
 func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t spec.Tile) Plan {
 	p := Plan{Kind: kind, Family: family, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps, Cluster: max(1, t.Cluster)}
+	if family == SM90 {
+		p.Rotators = rotators(s, kind)
+	}
 	if family == SM90 && kind == spec.Decode {
 		// With room for two, the next item's results need not wait for the merge of these.
-		if p.Results = 2; sharedBytes(s.Model, p) > limits[target].SharedPerBlock {
+		if p.Results = 2; sharedBytes(s, p) > limits[target].SharedPerBlock {
 			p.Results = 1
 		}
 	}
-	p.Shared = sharedBytes(s.Model, p)
+	p.Shared = sharedBytes(s, p)
 	p.MinBlocks = 1
 	return p
 }
@@ -201,28 +207,78 @@ const (
 	keyTileBytes = 6 * 4                // struct KeyTile
 	resultPad    = 8                    // of a row of struct WarpResult, elements
 	works        = 4 * (2*4 + barriers) // struct WorkRing
-	barriers     = 2 * 8                // a full and a free barrier of what fills and empties
-
-	sm90DecodeHelpers = 4 // warps that copy, rotate and merge
+	barrier      = 8
+	barriers     = 2 * barrier // a full and a free barrier of what fills and empties
 )
+
+// rotators is the number of warps of family sm90 that rotate: of the many rows' kinds
+// queries and raw keys; of decode raw keys alone. With raw keys it is as many as there is
+// room for: the rotations of a tile, [rotationInstructions] for each 32 keys and 16
+// dimensions, must be done in the time of its products or its copies.
+func rotators(s spec.Spec, kind spec.Kind) int {
+	switch {
+	case kind == spec.Decode && s.RotatesKeys() && wideDecode(s.Model):
+		return 2
+	case kind == spec.Decode && s.RotatesKeys():
+		return 4
+	case kind == spec.Decode:
+		return 0
+	case s.RotatesKeys():
+		return 3 // of four helpers: one warp copies K and V
+	}
+	return 2
+}
+
+// wideDecode reports outputs and scores of a warp that decodes which need more registers
+// than the 168 that a thread of more than eight warps has.
+func wideDecode(m spec.Model) bool { return decodeRows(m) > 16 || m.VHeadDim > 128 }
+
+// sm90DecodeHelpers is the number of warps of family sm90's decode that don't attend:
+// they copy (two), rotate and merge.
+func sm90DecodeHelpers(s spec.Spec) int { return 4 + rotators(s, spec.Decode) }
+
+// DecodeShares is the number of warps of a plan for decode that share out an item's keys.
+func DecodeShares(s spec.Spec, family Family, warps int) int {
+	if family == SM90 {
+		return warps - sm90DecodeHelpers(s)
+	}
+	return warps
+}
+
+// highTermBytes is the size of struct HighTerms.
+func highTermBytes(s spec.Spec, keys int) int {
+	const unit, unitBytes, lowRows = 16, 64, 1 << abi.RopeLowBits
+	return s.Rope.RotaryDim / unit * (keys/lowRows + 1) * unitBytes
+}
 
 // sharedBytes is the size of the kernel's one shared-memory struct; the
 // generated source holds it to the struct's own size.
-func sharedBytes(m spec.Model, p Plan) int {
+func sharedBytes(s spec.Spec, p Plan) int {
+	m := s.Model
 	query := p.Rows * m.HeadDim * elementBytes
 	stages := p.Stages * p.Keys * (m.HeadDim + m.VHeadDim) * elementBytes
 	switch {
 	case p.Family == SM90 && p.Kind == spec.Decode: // struct DecodeSm90Shared
-		const queries, queryIndex, tasks, taskBytes = 4, 4, 4, 8*4 + 3*4
-		results := p.Results * (p.Warps - sm90DecodeHelpers) * p.Rows * (2 + m.VHeadDim + resultPad) * 4
-		rings := roundUp(tasks*taskBytes+p.Stages*(keyTileBytes+queryIndex), 8) + works + (2*p.Stages+queries+tasks+p.Results)*barriers
-		return roundUp(queries*query+stages+results+rings, columnAlign)
+		const queryIndex, tasks, taskBytes = 4, 4, 8*4 + 3*4
+		queries, rotation, rotationBarriers := 4, 0, 0
+		if s.RotatesKeys() {
+			queries, rotation, rotationBarriers = 2, highTermBytes(s, p.Keys), p.Stages*barrier
+		}
+		results := p.Results * DecodeShares(s, p.Family, p.Warps) * p.Rows * (2 + m.VHeadDim + resultPad) * 4
+		rings := roundUp(tasks*taskBytes+p.Stages*(keyTileBytes+queryIndex), 8) + works + (2*p.Stages+queries+tasks+p.Results)*barriers + rotationBarriers
+		return roundUp(queries*query+stages+results+rotation+rings, columnAlign)
 	case p.Family == SM90: // struct AttendSm90Shared
 		const queries, masked = 2, 4
+		keyStages, keyBarriers := p.Stages, barriers
 		tokens := (p.Rows-1)/m.Group() + 1
-		raw := tokens * m.Group() * m.HeadDim * elementBytes
-		rings := works + queries*barriers + roundUp(p.Stages*(keyTileBytes+masked), 8) + p.Stages*2*barriers
-		return roundUp(queries*query+stages+raw+peerBytes(p)+rings, columnAlign)
+		rotation := tokens * m.Group() * m.HeadDim * elementBytes // struct RawQueries
+		if s.RotatesKeys() {
+			keyStages, keyBarriers = p.Stages+1, barriers+barrier
+			stages += p.Keys * m.HeadDim * elementBytes
+			rotation = highTermBytes(s, p.Keys)
+		}
+		rings := works + queries*barriers + roundUp(keyStages*(keyTileBytes+masked), 8) + keyStages*keyBarriers + p.Stages*barriers
+		return roundUp(queries*query+stages+rotation+peerBytes(p)+rings, columnAlign)
 	case manyRows(p.Kind): // struct AttendShared
 		sums := 2 * (p.Rows / p.Warps / 16) * p.Threads() * 4
 		return roundUp(query+stages+(p.Stages+1)*keyTileBytes+sums, tileAlign)
@@ -310,7 +366,7 @@ func checkShared(p Plan, fail misfit) *Misfit {
 func checkSM90(s spec.Spec, p Plan, fail misfit) *Misfit {
 	const warpgroupRows = 64
 	decode := p.Kind == spec.Decode
-	dim := s.Model.VHeadDim
+	dim, helpers := s.Model.VHeadDim, sm90DecodeHelpers(s)
 	registers := accumulators(s.Model, p)
 	if !decode {
 		registers += p.Keys / 4 // one tile's weights, under the scores of the next
@@ -322,11 +378,13 @@ func checkSM90(s spec.Spec, p Plan, fail misfit) *Misfit {
 	case registers > mostAccumulators:
 		return fail("keys", "%d keys and a V head dim of %d take %d registers a thread for scores, weights and outputs; %d at most",
 			p.Keys, dim, registers, mostAccumulators)
-	case decode && (p.Warps <= sm90DecodeHelpers || p.Warps > 16):
-		return fail("warps", "family sm90 decodes with four warps that copy, rotate and merge and one to twelve more, not %d in all", p.Warps)
-	case decode && p.Stages%(p.Warps-sm90DecodeHelpers) != 0:
-		return fail("stages", "family sm90 decodes with a multiple of %d stages, for its %d warps less the four that copy, rotate and merge, not %d",
-			p.Warps-sm90DecodeHelpers, p.Warps, p.Stages)
+	case decode && (p.Warps <= helpers || p.Warps > 16):
+		return fail("warps", "family sm90 decodes with %d warps that copy, rotate and merge and one to %d more, not %d in all", helpers, 16-helpers, p.Warps)
+	case decode && p.Stages%(p.Warps-helpers) != 0:
+		return fail("stages", "family sm90 decodes with a multiple of %d stages, for its %d warps less the %d that copy, rotate and merge, not %d",
+			p.Warps-helpers, p.Warps, helpers, p.Stages)
+	case s.RotatesKeys() && p.Keys%(1<<abi.RopeLowBits) != 0:
+		return fail("keys", "family sm90 rotates raw keys %d at a time, which does not divide %d", 1<<abi.RopeLowBits, p.Keys)
 	case p.Keys/min(p.Keys, s.Cache.PageSize) > 32:
 		return fail("keys", "family sm90 copies a tile of %d keys in at most 32 pages, not pages of %d", p.Keys, s.Cache.PageSize)
 	case decode && p.Keys > 128:

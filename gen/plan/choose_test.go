@@ -46,7 +46,8 @@ func TestChooseHeadDim256(t *testing.T) {
 		{capped, spec.Extend, "sm_86", "sm80_r64k32s2w4", ""},
 		{capped, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
 		{window, spec.SharedDecode, "sm_80", "sm80_r128k32s2w8", ""},
-		{raw, spec.Extend, "sm_90a", "sm80_r64k64s1w4", "raw keys"},
+		{raw, spec.Extend, "sm_90a", "sm80_r64k64s1w4", "bytes of shared memory"}, // three stages of keys, two of values and the angles
+		{raw, spec.Decode, "sm_90a", "sm90_r16k32s4w8", ""},
 		{seven, spec.Extend, "sm_90a", "sm80_r64k64s1w4", "bytes of shared memory"}, // ten tokens' 70 heads as they came
 		{seven, spec.Decode, "sm_90a", "sm90_r16k32s4w6", ""},
 		{values, spec.Extend, "sm_80", "sm80_r128k64s2w4", ""},
@@ -60,6 +61,38 @@ func TestChooseHeadDim256(t *testing.T) {
 		}
 		if p.Layout().String() != c.want || !strings.Contains(p.Fallback, c.fallback) || (p.Fallback == "") != (c.fallback == "") {
 			t.Errorf("%s on %s of\n%sis %s (%q), want %s (%q)", c.kind, c.target, c.more, p.Layout(), p.Fallback, c.want, c.fallback)
+		}
+	}
+}
+
+// The defaults for raw keys on Hopper, which ptxas compiles without spills too.
+func TestChooseRaw(t *testing.T) {
+	for _, c := range []struct {
+		model    string
+		extend   string
+		decode   string
+		rotators [2]int
+	}{
+		{"model: {query_heads: 9, kv_heads: 3, head_dim: 64}", "sm90_r128k128s2w12", "sm90_r16k64s4w12", [2]int{3, 4}},
+		{"model: {query_heads: 32, kv_heads: 8, head_dim: 128}", "sm90_r128k128s2w12", "sm90_r16k64s4w12", [2]int{3, 4}},
+		{"model: {query_heads: 64, kv_heads: 2, head_dim: 128}", "sm90_r128k128s2w12", "sm90_r32k32s4w8", [2]int{3, 2}},
+		{"model: {query_heads: 8, kv_heads: 4, head_dim: 256, v_head_dim: 128}", "sm90_r64k64s2w8", "sm90_r16k32s4w12", [2]int{3, 4}},
+		{"masks: {soft_cap: 30}\nmodel: {query_heads: 8, kv_heads: 2, head_dim: 128}", "sm90_r128k64s2w12", "sm90_r16k64s4w12", [2]int{3, 4}},
+	} {
+		s := wide(t, c.model+"\ncache: {encoding: raw}\n")
+		for kind, want := range map[spec.Kind]string{spec.Prefill: c.extend, spec.Extend: c.extend, spec.SharedDecode: c.extend, spec.Decode: c.decode} {
+			p, err := plan.Choose(s, kind, "sm_90a")
+			if err != nil {
+				t.Errorf("%s of %s: %v", kind, c.model, err)
+				continue
+			}
+			rotators := c.rotators[0]
+			if kind == spec.Decode {
+				rotators = c.rotators[1]
+			}
+			if p.Layout().String() != want || p.Fallback != "" || p.Rotators != rotators {
+				t.Errorf("%s of %s is %s with %d rotators (%q), want %s with %d", kind, c.model, p.Layout(), p.Rotators, p.Fallback, want, rotators)
+			}
 		}
 	}
 }

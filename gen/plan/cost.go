@@ -70,6 +70,7 @@ type Estimate struct {
 	Time     time.Duration
 	Memory   time.Duration // to read every key and value once, and the partial results
 	Products time.Duration // of the busiest multiprocessor
+	Rotation time.Duration // of raw keys, likewise
 	Tiles    time.Duration // what the tiles of the busiest multiprocessor cost besides
 	Items    time.Duration // the beginnings and ends of its items, merges in clusters among them
 	Merge    time.Duration // the second launch
@@ -120,9 +121,19 @@ const (
 	nanosecond  = 1e-9
 )
 
-// Predict estimates the time of a shape by a plan on a device. It leaves out the
-// rotations of raw keys, and takes every chunk to be of usualChunk tokens. registers are
-// those of a thread; 0: not known.
+// Of raw keys' rotation, which is counted and not measured: the instructions that a warp
+// of family sm90 takes for 32 keys and 16 dimensions, by the machine code, and a warp's
+// time for an instruction beside the others of its scheduler, in nanoseconds. Family sm80
+// works an angle's terms out anew and takes a half more.
+const (
+	rotationInstructions = 100
+	instructionTime      = 1.0
+	rotationUnit         = 32 * 16
+	schedulers           = 4
+)
+
+// Predict estimates the time of a shape by a plan on a device. It takes every chunk to be of
+// usualChunk tokens. registers are those of a thread; 0: not known.
 func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings, registers int) Estimate {
 	m, target, k := s.Model, p.Targets[0], coefficientsOf[body{p.Family, shape.Kind == spec.Decode}]
 	cut = cut.Resolve(p)
@@ -179,7 +190,7 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings, registers in
 	if shape.Kind == spec.Decode {
 		chains = float64(p.Warps)
 		if p.Family == SM90 {
-			chains = float64(p.Warps - sm90DecodeHelpers)
+			chains = float64(DecodeShares(s, p.Family, p.Warps))
 		}
 	}
 	rate := c.Product / float64(c.Multiprocessors) * k.product
@@ -224,8 +235,22 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings, registers in
 		e.Items += seconds(busiest * exchangeTime.Seconds())
 	}
 
-	// The slowest of the three sets the pace; the others show where little is in flight.
-	pace := []float64{e.Products.Seconds() + e.Tiles.Seconds(), copies, e.Memory.Seconds()}
+	work := e.Products.Seconds() + e.Tiles.Seconds()
+	if s.RotatesKeys() {
+		units := itemKeys * float64(s.Rope.RotaryDim) / rotationUnit
+		if p.Family == SM90 { // rotators of their own
+			e.Rotation = seconds(units * rotationInstructions * instructionTime * nanosecond / float64(p.Rotators) * onSM)
+		} else { // the warps of the products
+			e.Rotation = seconds(units * 1.5 * rotationInstructions * instructionTime * nanosecond / schedulers * onSM)
+			work += e.Rotation.Seconds()
+		}
+	}
+
+	// The slowest of these sets the pace; the others show where little is in flight.
+	pace := []float64{work, copies, e.Memory.Seconds()}
+	if p.Family == SM90 {
+		pace = append(pace, e.Rotation.Seconds())
+	}
 	slices.SortFunc(pace, func(a, b float64) int { return cmp.Compare(b, a) })
 	hidden := k.waited / float64(p.Stages)
 	e.Time = launchTime + seconds(pace[0]+hidden*pace[1]) + e.Items + e.Merge

@@ -18,6 +18,9 @@ type Plan struct {
 	Shared  int // dynamic shared memory of a block, bytes
 	Results int // sm90's decode: items whose warps' results there is room for at a time; else 0
 
+	// Rotators is how many of the warps rotate queries or raw keys and do nothing else.
+	Rotators int
+
 	// MinBlocks is the number of blocks that a multiprocessor must be able to
 	// hold, which bounds the registers of a thread; 0 is 1.
 	MinBlocks int

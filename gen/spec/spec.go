@@ -32,6 +32,9 @@ func WithEncoding(s Spec, e Encoding) Spec {
 	return s
 }
 
+// RotatesKeys reports whether attending kernels rotate the keys that they read.
+func (s Spec) RotatesKeys() bool { return s.Cache.Encoding == Raw && s.Rope.RotaryDim > 0 }
+
 // Model is the shape of one attention layer.
 type Model struct {
 	QueryHeads int

@@ -67,10 +67,10 @@ func rotatedAs(kind spec.Kind) spec.Encoding {
 // rawBits holds the raw kernel, which rotates K tiles, to the bits of the baked
 // kernel on pages that append rotated with the same arithmetic; that of shared decode
 // to the segment kernel's, in its partial results. It has nothing to say where the two
-// have different tiles.
+// have different tiles, or share out keys among another number of warps.
 func (b *bench) rawBits(ctx context.Context, memory *arena, c *attendCase, raw outputs) (bool, error) {
 	e := rotatedAs(c.kind)
-	if b.kernels[spec.Raw].Tiles[c.kind] != b.kernels[e].Tiles[c.kind] {
+	if !sameBits(b.kernels[spec.Raw], b.kernels[e], c.kind) {
 		return false, nil
 	}
 	l := newLayout(c, b.spec, b.format, e)
@@ -93,6 +93,12 @@ func (b *bench) rawBits(ctx context.Context, memory *arena, c *attendCase, raw o
 		return false, wrongf("the bits are not those of %s on pages that append wrote", e)
 	}
 	return true, nil
+}
+
+// sameBits reports whether two kernels of a kind add up the same things in the same order.
+func sameBits(a, b Kernels, kind spec.Kind) bool {
+	x, y := a.Tiles[kind], b.Tiles[kind]
+	return x.Rows == y.Rows && x.Keys == y.Keys && x.Cluster == y.Cluster && a.Orders[kind] == b.Orders[kind]
 }
 
 func (c *attendCase) everySequence() []int {

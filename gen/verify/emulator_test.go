@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -85,22 +86,31 @@ func TestGeneratedKernels(t *testing.T) {
 func TestGeneratedKernelsSM90(t *testing.T) {
 	dev := emulator(t, 2)
 	s := emulated(t, func(s *spec.Spec) { s.Targets = []spec.Target{"sm_90a"} })
-	out, err := generate(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := out.Bundle(s)
-	for _, a := range b.Kernels {
-		if slices.Contains(spec.TiledKinds, spec.Kind(a.Kind)) && a.Family != string(plan.SM90) {
-			t.Errorf("%s is of family %s", a.Kind, a.Family)
+	encodings := []spec.Encoding{spec.Segment, spec.Raw}
+	for _, e := range encodings {
+		s := spec.WithEncoding(s, e)
+		out, err := generate(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := out.Bundle(s)
+		for _, a := range b.Kernels {
+			if slices.Contains(spec.TiledKinds, spec.Kind(a.Kind)) && a.Family != string(plan.SM90) {
+				t.Errorf("%s of %s is of family %s", a.Kind, e, a.Family)
+			}
 		}
 	}
-	r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{Kinds: spec.TiledKinds, Cases: 6, Seed: 1})
+	r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{Kinds: spec.TiledKinds, Encodings: encodings, Cases: 6, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !r.OK() {
 		t.Error(r)
+	}
+	for _, row := range r.Rows {
+		if row.Encoding == spec.Raw && row.SameBits != row.Cases {
+			t.Errorf("%s: the bits of %d of %d raw cases were compared with those of keys that came rotated", row.Kind, row.SameBits, row.Cases)
+		}
 	}
 }
 
@@ -110,9 +120,9 @@ func TestGeneratedKernelsHeadDim256(t *testing.T) {
 		target   spec.Target
 		encoding spec.Encoding
 	}{
-		{"sm_80", spec.Raw}, {"sm_90a", spec.Segment},
+		{"sm_80", spec.Raw}, {"sm_90a", spec.Segment}, {"sm_90a", spec.Raw},
 	} {
-		t.Run(string(c.target), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s %s", c.target, c.encoding), func(t *testing.T) {
 			dev := emulator(t, 3)
 			s := emulated(t, func(s *spec.Spec) {
 				s.Model.HeadDim, s.Model.VHeadDim, s.Model.QueryHeads = 256, 256, 4

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/kgen-project/kgen/gen/emit"
 	"github.com/kgen-project/kgen/gen/plan"
@@ -23,7 +24,7 @@ func Emitted(dev cuda.Device, emit func(spec.Spec) (emit.Output, error), o kerne
 		if err != nil {
 			return Kernels{}, err
 		}
-		return open(ctx, dev, out.Bundle(s), o)
+		return open(ctx, dev, s, out.Bundle(s), o)
 	}
 }
 
@@ -35,15 +36,19 @@ func generate(s spec.Spec) (emit.Output, error) {
 	return emit.Emit(s, plans, templates.FS)
 }
 
-func open(ctx context.Context, dev cuda.Device, b kernel.Bundle, o kernel.Options) (Kernels, error) {
+func open(ctx context.Context, dev cuda.Device, s spec.Spec, b kernel.Bundle, o kernel.Options) (Kernels, error) {
 	set, err := kernel.Open(ctx, dev, b, o)
 	if err != nil {
 		return Kernels{}, err
 	}
-	k := Kernels{Launcher: set, Tiles: map[spec.Kind]spec.Tile{}}
+	k := Kernels{Launcher: set, Tiles: map[spec.Kind]spec.Tile{}, Orders: map[spec.Kind]string{}}
 	for _, kind := range spec.TiledKinds {
 		if a, ok := set.Artifact(abi.Kind(kind)); ok {
 			k.Tiles[kind] = spec.Tile{Rows: a.Rows, Keys: a.Keys, Stages: a.Stages, Warps: a.Warps, Cluster: max(1, a.Cluster)}
+			k.Orders[kind] = a.Family
+			if kind == spec.Decode {
+				k.Orders[kind] = fmt.Sprintf("%s, %d warps", a.Family, plan.DecodeShares(s, plan.Family(a.Family), a.Warps))
+			}
 		}
 	}
 	return k, nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kgen-project/kgen/gen/spec"
@@ -20,6 +21,40 @@ type mutation struct {
 	encoding spec.Encoding
 	old, new string // each occurrence of old becomes new; there must be one
 	masks    bool   // for the spec with a window, sink tokens, a sink logit and a soft cap
+}
+
+const (
+	rotatedWait = "ptx::barrier_wait(ptx::shared_address(&shared.key_rotated[key.stage]), key.parity);"
+	copiedWait  = "ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);"
+	publishKeys = "auto publish_keys = [&]() {\n    ptx::fence_async_shared();\n    ptx::sync_warp();\n"
+	lastFence   = "ptx::fence_async_shared();  // before the next copy to the stage\n      ptx::sync_warp();\n      if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&shared.key_rotated"
+)
+
+// Those of family sm90: the rotation of tiles of raw keys.
+var mutationsSM90 = []mutation{
+	{"no wait for rotated keys", spec.Extend, spec.Raw, rotatedWait, copiedWait, false},
+	{"no wait for copied keys", spec.Prefill, spec.Raw, "auto wait_for_keys = [&]() { " + copiedWait + " };", "auto wait_for_keys = [&]() {};", false},
+	{"no fence behind a rotation", spec.Extend, spec.Raw, publishKeys, "auto publish_keys = [&]() {\n    ptx::sync_warp();\n", false},
+	{"one lane ahead of its warp", spec.Extend, spec.Raw, publishKeys, "auto publish_keys = [&]() {\n    ptx::fence_async_shared();\n", false},
+	{"a warp's rotation too few to wait for", spec.Extend, spec.Raw, "shared.key_rotated[s]), Config::rotators)", "shared.key_rotated[s]), Config::rotators - 1)", false},
+	{"keys at their positions in the segment", spec.Extend, spec.Raw, "return tile.offset + tile.begin;", "return tile.begin;", false},
+	{"keys at the first position of the run", spec.Prefill, spec.Raw, "return tile.offset + tile.begin;", "return tile.offset;", false},
+	{"shared: keys moved by an offset", spec.SharedDecode, spec.Raw, "return tile.begin;", "return tile.offset + tile.begin;", false},
+	{"shared: queries of the first run for all", spec.SharedDecode, spec.Raw, "return rotated_run != run;", "return rotated_run < 0;", false},
+	{"the high terms of the keys before", spec.Extend, spec.Raw, "const int carry = here < first;", "const int carry = 0;", false},
+	{"the high terms of the tile before", spec.Prefill, spec.Raw, "start(slot, next_tile);", "start(slot, {});", false},
+	{"no wait for high terms", spec.Extend, spec.Raw, "ptx::cp_async_wait<slots - 1>();", "ptx::cp_async_wait<slots>();", false},
+	{"high terms of other lanes not waited for", spec.Extend, spec.Raw, "ptx::cp_async_wait<slots - 1>();\n      ptx::sync_warp();", "ptx::cp_async_wait<slots - 1>();", false},
+	{"high terms over those in use", spec.Extend, spec.Raw, "ptx::sync_warp();  // all lanes are done with the terms", remove, false},
+	{"rows past the end of the table", spec.Extend, spec.Raw, "const bool exists = from <= last >> Config::rope_low_bits;", "const bool exists = true;", false},
+	{"a round of keys left as it was", spec.Extend, spec.Raw, "i < rounds;", "i < rounds - 1;", false},
+	{"lanes that begin at the tile's first key", spec.Extend, spec.Raw, "const int row = (here - first) & (lanes - 1);", "const int row = here;", false},
+	{"an item's last values not copied", spec.Extend, spec.Raw, "for (int i = 0; i < behind; ++i) copy_oldest", "for (int i = 0; i < 0; ++i) copy_oldest", false},
+	{"decode: no wait for rotated keys", spec.Decode, spec.Raw, "shared.key_rotated[stage]), parity)", "shared.key_full[stage]), parity)", false},
+	{"decode: a warp's rotation too few to wait for", spec.Decode, spec.Raw, "shared.key_rotated[s]), Config::rotators)", "shared.key_rotated[s]), Config::rotators - 1)", false},
+	{"decode: no wait for copied keys", spec.Decode, spec.Raw, "ptx::barrier_wait(ptx::shared_address(&shared.key_full[place.stage]), place.parity);", remove, false},
+	{"decode: no fence behind a rotation", spec.Decode, spec.Raw, lastFence, lastFence[strings.Index(lastFence, "ptx::sync"):], false},
+	{"decode: keys at the first position of the run", spec.Decode, spec.Raw, "return tile.offset + tile.begin;", "return tile.offset;", false},
 }
 
 const (
@@ -98,7 +133,12 @@ var mutations = []mutation{
 
 // Each mistake in a kernel's source is found on the emulator, by cases that the
 // source passes as it is.
-func TestMutationsAreFound(t *testing.T) {
+func TestMutationsAreFound(t *testing.T) { mustBeFound(t, "sm_80", 4, 1<<20, mutations) }
+
+// Tiles often stand at the end of a short table.
+func TestMutationsSM90AreFound(t *testing.T) { mustBeFound(t, "sm_90a", 10, 512, mutationsSM90) }
+
+func mustBeFound(t *testing.T, target spec.Target, seed uint64, maxPosition int, mutations []mutation) {
 	type group struct {
 		kind     spec.Kind
 		encoding spec.Encoding
@@ -113,6 +153,8 @@ func TestMutationsAreFound(t *testing.T) {
 		t.Run(fmt.Sprintf("%s %s, masks %v", g.kind, g.encoding, g.masks), func(t *testing.T) {
 			t.Parallel()
 			s := emulated(t, func(s *spec.Spec) {
+				s.Targets = []spec.Target{target}
+				s.Rope.MaxPosition = maxPosition
 				s.Kinds = []spec.Kind{g.kind}
 				if slices.Contains(spec.TiledKinds, g.kind) {
 					s.Kinds = append(s.Kinds, spec.Merge)
@@ -121,7 +163,7 @@ func TestMutationsAreFound(t *testing.T) {
 					s.Masks = spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true, SoftCap: 3}
 				}
 			})
-			o := Options{Kinds: []spec.Kind{g.kind}, Encodings: []spec.Encoding{g.encoding}, Cases: 8, Seed: 4}
+			o := Options{Kinds: []spec.Kind{g.kind}, Encodings: []spec.Encoding{g.encoding}, Cases: 8, Seed: seed}
 			dev := emulator(t, 1)
 			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), o)
 			if err != nil {
@@ -169,7 +211,7 @@ func mutated(dev cuda.Device, m mutation) Provider {
 			}
 			b.Kernels[i].Source = bytes.Replace(a.Source, []byte(m.old), []byte(m.new), 1)
 		}
-		return open(ctx, dev, b, kernel.Options{})
+		return open(ctx, dev, s, b, kernel.Options{})
 	}
 }
 

@@ -46,6 +46,9 @@ type CacheMapper interface {
 type Kernels struct {
 	Launcher
 	Tiles map[spec.Kind]spec.Tile // of the kinds that attend
+
+	// Orders names what, besides a kind's tile, the order of its additions follows from.
+	Orders map[spec.Kind]string
 }
 
 // Provider builds and loads the kernels of a spec, at least those of s.Kinds. A

@@ -50,7 +50,7 @@
 // The RoPE table is float [(1 << KGEN_ROPE_LOW_BITS) + KGEN_LLAMA2_7B_ROPE_HIGH_ROWS][KGEN_LLAMA2_7B_ROTARY_DIM / 2][2],
 // cos and sin of position * frequency, computed in double and rounded once. Row l of the
 // first 1 << KGEN_ROPE_LOW_BITS is position l; row h after them is position h << KGEN_ROPE_LOW_BITS.
-#define KGEN_LLAMA2_7B_ROPE_HIGH_ROWS 1024
+#define KGEN_LLAMA2_7B_ROPE_HIGH_ROWS 32768
 #define KGEN_LLAMA2_7B_ROPE_FREQUENCIES { \
   1.0, 0.8659643233600653, 0.7498942093324559, 0.6493816315762113, \
   0.5623413251903491, 0.48696752516586306, 0.4216965034285822, 0.36517412725483767, \
@@ -180,7 +180,7 @@
 // ---- launch parameters ----
 // Every spec's header has them; one wins.
 #ifndef KGEN_ABI_VERSION
-#define KGEN_ABI_VERSION 7
+#define KGEN_ABI_VERSION 8
 
 #ifdef __cplusplus
 #define KGEN_STATIC_ASSERT static_assert
@@ -196,7 +196,7 @@ extern "C" {
 #define KGEN_FINAL (-1)
 // KGEN_ROPE_LOW_BITS is the number of bits of a position that the low level of a
 // RoPE table covers: position = high<<KGEN_ROPE_LOW_BITS + low.
-#define KGEN_ROPE_LOW_BITS (10)
+#define KGEN_ROPE_LOW_BITS (5)
 
 // KgenAttendParams launches prefill, extend, decode and shared_decode.
 // The grid is (item_count, kv_heads), or for family sm90 any number of blocks, among
@@ -423,7 +423,7 @@ KGEN_STATIC_ASSERT(offsetof(KgenCopy, reserved) == 24, "KgenCopy.reserved: offse
 }
 #endif
 
-#elif KGEN_ABI_VERSION != 7
+#elif KGEN_ABI_VERSION != 8
 #error "headers of kernels that different versions of kgen generated; generate them all with one"
 #endif  // KGEN_ABI_VERSION
 

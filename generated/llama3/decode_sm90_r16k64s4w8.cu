@@ -167,6 +167,10 @@ __device__ __forceinline__ int here(int x) {
 // ---- wide memory accesses ----
 __device__ __forceinline__ uint4 load_16(const void* p) { return *static_cast<const uint4*>(p); }
 __device__ __forceinline__ void store_16(void* p, uint4 x) { *static_cast<uint4*>(p) = x; }
+// The same bits as floats.
+__device__ __forceinline__ float4 as_floats(uint4 x) {
+  return make_float4(__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w));
+}
 
 }  // namespace ptx
 #endif  // KGEN_EMULATOR
@@ -659,7 +663,7 @@ struct Config {
   static constexpr int head_dim = 128;
   static constexpr int v_head_dim = 128;
   static constexpr int rotary_dim = 128;          // rotated dimensions
-  static constexpr int rope_low_bits = 10;        // position = high << rope_low_bits + low
+  static constexpr int rope_low_bits = 5;         // position = high << rope_low_bits + low
   static constexpr int page_size = 16;            // tokens
   static constexpr int window = 0;                // positions; 0: no limit
   static constexpr int sink_tokens = 0;
@@ -675,6 +679,7 @@ struct Config {
   static constexpr int stages = 4;                // tiles of keys in flight
   static constexpr int results = 2;               // items whose warps' results there is room for
   static constexpr int warps = 8;
+  static constexpr int rotators = 0;              // warps that rotate
   static constexpr int threads = 256;
   static constexpr int min_blocks = 1;            // blocks of a multiprocessor
   static constexpr int shared_bytes = 219136;     // dynamic shared memory of a block
@@ -1093,12 +1098,16 @@ struct RotationUnits {
   static constexpr int passed = (Config::head_dim - Config::rotary_dim) / (2 * chunk_elements);
   static constexpr int count = rotated + passed;
 
-  __device__ static __forceinline__ int first_chunk(int unit) {
-    return unit < rotated ? unit : 2 * unit;
+  // Of a rotated unit.
+  __device__ static __forceinline__ int first_rotated(int unit) {
+    return unit;
   }
-  __device__ static __forceinline__ int second_chunk(int unit) {
-    return unit < rotated ? unit + rotated : 2 * unit + 1;
+  __device__ static __forceinline__ int second_rotated(int unit) {
+    return unit + rotated;
   }
+  // Of any.
+  __device__ static __forceinline__ int first_chunk(int unit) { return unit < rotated ? first_rotated(unit) : 2 * unit; }
+  __device__ static __forceinline__ int second_chunk(int unit) { return unit < rotated ? second_rotated(unit) : 2 * unit + 1; }
 };
 
 // Rotates the two chunks of a unit, in place.
@@ -1779,8 +1788,9 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
 // attend, few rows, on Hopper: decode. One warp keeps the tensor copies of K in
 // flight, one those of V, one rotates queries ahead of their use; the consumers take the
 // tiles of keys in turn, each with its own softmax over all rows, and a warp merges what
-// they have of an item while they are at the next. Blocks are persistent, so that
-// nothing of this ever stops the copies.
+// they have of an item while they are at the next. Raw keys are rotated where they lie by
+// further warps: a consumer's products and softmax leave it no time for that. Blocks are
+// persistent, so that nothing of this ever stops the copies.
 
 namespace kgen {
 
@@ -1793,14 +1803,15 @@ struct DecodeTask {
 
 template <class Config>
 struct DecodeSm90Shared {
-  static constexpr int consumers = Config::warps - 4;
-  static constexpr int queries = 4, tasks = 4;
+  static constexpr int consumers = Config::warps - 4 - Config::rotators;
+  static constexpr int queries = 4;
+  static constexpr int tasks = 4;
   // A stage's tiles are then all one consumer's. Otherwise one could wait for a phase
   // of key_full while the phase before it, another's, is not complete, and take the one
   // before that, of the same parity, for it.
   static_assert(Config::stages % consumers == 0, "each stage must have one consumer");
 
-  using Works = WorkRing<2>;  // V's warp and the one that rotates
+  using Works = WorkRing<2 + Config::rotators>;  // V's warp, the one that rotates queries, those that rotate keys
 
   ColumnTile<Config::keys, Config::head_dim> key[Config::stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
@@ -2046,16 +2057,21 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
     ptx::tensor_map_prefetch(params.v_map);
   }
   ptx::sync_threads();
-  if (warp == Config::warps - 1) {
-    produce_for_decode<Config, Config::head_dim, true>(params, shared, shared.key, params.k_map, shared.key_full, shared.key_free, lane);
-  } else if (warp == Config::warps - 2) {
-    produce_for_decode<Config, Config::v_head_dim, false>(params, shared, shared.value, params.v_map, shared.value_full, shared.value_free, lane);
-  } else if (warp == Config::warps - 3) {
-    rotate_for_decode<Config>(params, shared, lane);
-  } else if (warp == Config::warps - 4) {
-    merge_for_decode<Config>(params, shared, lane);
-  } else {
+  constexpr bool shares_registers = false;
+  if (warp < Shared::consumers) {
+    if constexpr (shares_registers) ptx::registers_take<200>();
     consume_for_decode<Config>(params, shared, warp, lane);
+  } else {
+    if constexpr (shares_registers) ptx::registers_give<152>();
+    if (warp == Config::warps - 1) {
+      produce_for_decode<Config, Config::head_dim, true>(params, shared, shared.key, params.k_map, shared.key_full, shared.key_free, lane);
+    } else if (warp == Config::warps - 2) {
+      produce_for_decode<Config, Config::v_head_dim, false>(params, shared, shared.value, params.v_map, shared.value_full, shared.value_free, lane);
+    } else if (warp == Config::warps - 3) {
+      rotate_for_decode<Config>(params, shared, lane);
+    } else if (warp == Config::warps - 4) {
+      merge_for_decode<Config>(params, shared, lane);
+    }
   }
 }
 

@@ -167,6 +167,10 @@ __device__ __forceinline__ int here(int x) {
 // ---- wide memory accesses ----
 __device__ __forceinline__ uint4 load_16(const void* p) { return *static_cast<const uint4*>(p); }
 __device__ __forceinline__ void store_16(void* p, uint4 x) { *static_cast<uint4*>(p) = x; }
+// The same bits as floats.
+__device__ __forceinline__ float4 as_floats(uint4 x) {
+  return make_float4(__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w));
+}
 
 }  // namespace ptx
 #endif  // KGEN_EMULATOR
@@ -659,7 +663,7 @@ struct Config {
   static constexpr int head_dim = 64;
   static constexpr int v_head_dim = 64;
   static constexpr int rotary_dim = 64;           // rotated dimensions
-  static constexpr int rope_low_bits = 10;        // position = high << rope_low_bits + low
+  static constexpr int rope_low_bits = 5;         // position = high << rope_low_bits + low
   static constexpr int page_size = 16;            // tokens
   static constexpr int window = 0;                // positions; 0: no limit
   static constexpr int sink_tokens = 0;
@@ -674,6 +678,7 @@ struct Config {
   static constexpr int keys = 128;                // keys in a tile
   static constexpr int stages = 2;                // tiles of keys in flight
   static constexpr int warps = 12;
+  static constexpr int rotators = 2;              // warps that rotate
   static constexpr int threads = 384;
   static constexpr int min_blocks = 1;            // blocks of a multiprocessor
   static constexpr int shared_bytes = 115712;     // dynamic shared memory of a block
@@ -1092,12 +1097,16 @@ struct RotationUnits {
   static constexpr int passed = (Config::head_dim - Config::rotary_dim) / (2 * chunk_elements);
   static constexpr int count = rotated + passed;
 
-  __device__ static __forceinline__ int first_chunk(int unit) {
-    return unit < rotated ? unit : 2 * unit;
+  // Of a rotated unit.
+  __device__ static __forceinline__ int first_rotated(int unit) {
+    return unit;
   }
-  __device__ static __forceinline__ int second_chunk(int unit) {
-    return unit < rotated ? unit + rotated : 2 * unit + 1;
+  __device__ static __forceinline__ int second_rotated(int unit) {
+    return unit + rotated;
   }
+  // Of any.
+  __device__ static __forceinline__ int first_chunk(int unit) { return unit < rotated ? first_rotated(unit) : 2 * unit; }
+  __device__ static __forceinline__ int second_chunk(int unit) { return unit < rotated ? second_rotated(unit) : 2 * unit + 1; }
 };
 
 // Rotates the two chunks of a unit, in place.
@@ -1848,69 +1857,131 @@ __device__ __forceinline__ void touch(Accumulator<1, Columns>& a) {
 
 // ======== kernel/attend_sm90.cuh ========
 // attend, many rows, on Hopper: prefill, extend and shared decode. Of the first
-// warpgroup, one warp keeps the tensor copies of K in flight, one those of V, and two
-// rotate queries ahead of their use; each further warpgroup owns 64 rows of the tile and
-// does the softmax of one tile of keys under the products of the next. Blocks are
-// persistent: the copies and rotations of the next item start under the end of this one.
+// warpgroup, one or two warps keep the tensor copies of K and V in flight, and the others
+// rotate ahead of their use what is to be rotated: queries, and tiles of raw keys; each
+// further warpgroup owns 64 rows of the tile and does the softmax of one tile of keys under
+// the products of the next. Blocks are persistent: the copies and rotations of the next item
+// start under the end of this one.
 
 namespace kgen {
 
 template <class Config>
 struct AttendSm90Shared {
-  using Works = WorkRing<1 + 2 + 2 * Config::rows / 32>;  // V's warp, the rotators, the consumers
+  static constexpr int key_stages = Config::stages;
+  using Works = WorkRing<3 + 2 * Config::rows / 32>;  // all of the first warpgroup but the finder, the consumers
 
   // Queries rotated for one run each; the last of an item is also where its outputs
   // are gathered.
   ColumnTile<Config::rows, Config::head_dim> query[2];
-  ColumnTile<Config::keys, Config::head_dim> key[Config::stages];
+  ColumnTile<Config::keys, Config::head_dim> key[key_stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
   RawQueries<Config, Config::rows> raw;  // of the item whose queries are rotated
-  int masked[Config::stages];            // whether some row may not see some of the stage's keys
-  KeyTile tile[Config::stages];          // that of the keys in the stage; one that does not exist ends an item
+  int masked[key_stages];    // whether some row may not see some of the stage's keys
+  KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
   alignas(8) Works works;
   unsigned long long query_full[2], query_free[2];
-  unsigned long long key_full[Config::stages], key_free[Config::stages];
+  unsigned long long key_full[key_stages], key_free[key_stages];
   unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
 
 // ---- the producers ----
 
-// One warp: K, or V. Item after item, tile after tile; K's warp also finds the work, and
-// publishes what each tile is, and after an item's last one a tile that does not exist.
-template <class Config, int Dim, bool Keys>
-__device__ __forceinline__ void produce(const AttendParams& params, AttendSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
-                                        const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
-  RingPlace<Config::stages> place;
+// A tile of an item whose keys, or values, are to be copied.
+struct TileOfItem {
+  TileCopies copies;
+  int kv_head, q_index;
+};
+
+// One warp's way through the block's work: item after item, tile after tile. The warp that
+// copies keys also finds the work, and comes after an item's last tile to one that does not
+// exist.
+template <class Config, int Stages, bool Keys, class Visit>
+__device__ __forceinline__ void for_each_tile(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane, Visit visit) {
   WorkList<typename AttendSm90Shared<Config>::Works, Keys> works = {shared.works, lane};
   for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
     TileCopies coming = look_up<Config>(params, now.tile, lane);
     int copied = 0;  // tiles of the item
     while (Keys || coming.tile.exists()) {
-      const TileCopies copies = coming;
-      const KeyTile& tile = copies.tile;
-      coming = look_up<Config>(params, tile_after<Config::keys>(params, tile, now.run_end), lane);
-      wait_for_stage(all_free[place.stage], place.parity ^ 1);
-      const uint32_t full = ptx::shared_address(&all_full[place.stage]);
-      if (lane == 0) {
-        if (Keys) shared.tile[place.stage] = tile, shared.masked[place.stage] = needs_mask<Config, Config::keys>(tile, now.q_index);
-        ptx::barrier_arrive_expecting(full, tile_bytes<Config, Dim>(tile));
-      }
-      ptx::sync_warp();
-      copy_tile<Config>(stages[place.stage], map, full, copies, now.work.kv_head);
-      place.advance();
-      if (!tile.exists()) break;
+      const TileOfItem t = {coming, now.work.kv_head, now.q_index};
+      coming = look_up<Config>(params, tile_after<Config::keys>(params, t.copies.tile, now.run_end), lane);
+      visit(t);
+      if (!t.copies.tile.exists()) break;
       // Under copies that fill the stages: what comes next takes some reads to find.
-      if (++copied == Config::stages) next = WorkStart::of(params, works.next(params));
+      if (++copied == Stages) next = WorkStart::of(params, works.next(params));
     }
-    if (copied < Config::stages) next = WorkStart::of(params, works.next(params));
+    if (copied < Stages) next = WorkStart::of(params, works.next(params));
   }
   if (Keys) works.finder.end(params, lane);
   ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
 }
 
+// Copies keys when their stage is free, and publishes what the tile is.
+template <class Config>
+struct KeyCopier {
+  const AttendParams& params;
+  AttendSm90Shared<Config>& shared;
+  int lane;
+  RingPlace<AttendSm90Shared<Config>::key_stages> place;
+
+  __device__ __forceinline__ void copy(const TileOfItem& t) {
+    const KeyTile& tile = t.copies.tile;
+    wait_for_stage(shared.key_free[place.stage], place.parity ^ 1);
+    const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
+    if (lane == 0) {
+      shared.tile[place.stage] = tile, shared.masked[place.stage] = needs_mask<Config, Config::keys>(tile, t.q_index);
+      ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::head_dim>(tile));
+    }
+    ptx::sync_warp();
+    copy_tile<Config>(shared.key[place.stage], params.k_map, full, t.copies, t.kv_head);
+    place.advance();
+  }
+};
+
+template <class Config>
+struct ValueCopier {
+  const AttendParams& params;
+  AttendSm90Shared<Config>& shared;
+  int lane;
+  RingPlace<Config::stages> place;
+
+  __device__ __forceinline__ void copy(const TileOfItem& t) {
+    wait_for_stage(shared.value_free[place.stage], place.parity ^ 1);
+    const uint32_t full = ptx::shared_address(&shared.value_full[place.stage]);
+    if (lane == 0) ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::v_head_dim>(t.copies.tile));
+    ptx::sync_warp();
+    copy_tile<Config>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head);
+    place.advance();
+  }
+};
+
+// One warp for both. A tile's values follow the keys whose stage becomes free before
+// theirs: never do copies that could start wait behind ones that can't.
+template <class Config>
+__device__ __forceinline__ void produce_keys_and_values(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane) {
+  constexpr int key_stages = AttendSm90Shared<Config>::key_stages, behind = key_stages - Config::stages + 1;
+  KeyCopier<Config> keys = {params, shared, lane};
+  ValueCopier<Config> values = {params, shared, lane};
+  TileOfItem waiting[behind];  // for their values
+#pragma unroll
+  for (int i = 0; i < behind; ++i) waiting[i].copies.tile.run = -1;
+  auto copy_oldest = [&](const TileOfItem& newest) {
+    if (waiting[0].copies.tile.exists()) values.copy(waiting[0]);
+#pragma unroll
+    for (int i = 0; i + 1 < behind; ++i) waiting[i] = waiting[i + 1];
+    waiting[behind - 1] = newest;
+  };
+  for_each_tile<Config, key_stages, true>(params, shared, lane, [&](const TileOfItem& t) {
+    keys.copy(t);
+    copy_oldest(t);
+  });
+#pragma unroll
+  for (int i = 0; i < behind; ++i) copy_oldest(waiting[behind - 1]);
+}
+
 // ---- the rotators ----
 
-constexpr int rotator_threads = 64;
+template <class Config>
+constexpr int rotator_threads = 32 * Config::rotators;
 
 template <class Config>
 __device__ __forceinline__ unsigned char* query_chunk(AttendSm90Shared<Config>& shared, int stage, int row, int chunk) {
@@ -1927,13 +1998,13 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
     const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
-    load_raw_queries<Config, Config::rows, rotator_threads>(shared.raw, rows, thread);
+    load_raw_queries<Config, Config::rows, rotator_threads<Config>>(shared.raw, rows, thread);
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
     ptx::cp_async_wait<0>();  // this thread's own copies: no other reads them
     for (;;) {
       ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
       if (!first && tile.exists()) {
-        rotate_raw_queries<Config, Config::rows, rotator_threads>(
+        rotate_raw_queries<Config, Config::rows, rotator_threads<Config>>(
             shared.raw, rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, thread,
             [&](int row, int chunk, uint4 elements) { ptx::store_16(query_chunk(shared, query.stage, row, chunk), elements); });
         ptx::fence_async_shared();
@@ -1972,7 +2043,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   constexpr int keys = Config::keys, rows_per_group = 64, consumer_threads = 128 * (Config::rows / rows_per_group);
   const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group;
   auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
-  RingPlace<Config::stages> key, value;
+  RingPlace<AttendSm90Shared<Config>::key_stages> key;
+  RingPlace<Config::stages> value;
   RingPlace<2> query;
   auto release = [&](unsigned long long& free) {
     if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&free));
@@ -2112,7 +2184,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 
 template <class Config>
 __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
-  constexpr int consumers = Config::rows / 64, stages = Config::stages;
+  constexpr int consumers = Config::rows / 64;
+  static_assert(Config::rotators == 2 || Config::rotators == 3, "one warp that copies, or two");
   static_assert(Config::threads == 128 * (1 + consumers), "a warpgroup that copies and rotates, and one for each 64 rows");
   static_assert(sizeof(AttendSm90Shared<Config>) == Config::shared_bytes, "the plan's shared memory");
   static_assert(Config::v_head_dim <= Config::head_dim, "the outputs are staged in the query tile");
@@ -2123,13 +2196,15 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   if (thread == 0) {
     shared.works.init();
     for (int s = 0; s < 2; ++s) {
-      ptx::barrier_init(ptx::shared_address(&shared.query_full[s]), rotator_threads);
+      ptx::barrier_init(ptx::shared_address(&shared.query_full[s]), rotator_threads<Config>);
       ptx::barrier_init(ptx::shared_address(&shared.query_free[s]), 128 * consumers);
     }
-    for (int s = 0; s < stages; ++s) {
+    for (int s = 0; s < AttendSm90Shared<Config>::key_stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
-      ptx::barrier_init(ptx::shared_address(&shared.value_full[s]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), 4 * consumers);
+    }
+    for (int s = 0; s < Config::stages; ++s) {
+      ptx::barrier_init(ptx::shared_address(&shared.value_full[s]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), 4 * consumers);
     }
     ptx::barrier_init_fence();
@@ -2139,17 +2214,23 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   ptx::sync_threads();
 
   // The registers of three warpgroups, shared out by need. Two warpgroups have enough.
+  constexpr int helper_registers = 96, consumer_registers = 200;
+  constexpr int copier_threads = 128 - rotator_threads<Config>;
   if (thread < 128) {
-    if constexpr (consumers == 2) ptx::registers_give<96>();
-    if (thread < 32) {
-      produce<Config, Config::head_dim, true>(params, shared, shared.key, params.k_map, shared.key_full, shared.key_free, thread);
-    } else if (thread < 64) {
-      produce<Config, Config::v_head_dim, false>(params, shared, shared.value, params.v_map, shared.value_full, shared.value_free, thread - 32);
+    if constexpr (consumers == 2) ptx::registers_give<helper_registers>();
+    if (thread >= copier_threads) {
+      rotate_queries<Config>(params, shared, thread - copier_threads);
+    } else if constexpr (copier_threads == 32) {
+      produce_keys_and_values<Config>(params, shared, thread);
+    } else if (thread < 32) {
+      KeyCopier<Config> keys = {params, shared, thread};
+      for_each_tile<Config, Config::stages, true>(params, shared, thread, [&](const TileOfItem& t) { keys.copy(t); });
     } else {
-      rotate_queries<Config>(params, shared, thread - 64);
+      ValueCopier<Config> values = {params, shared, thread - 32};
+      for_each_tile<Config, Config::stages, false>(params, shared, thread - 32, [&](const TileOfItem& t) { values.copy(t); });
     }
   } else {
-    if constexpr (consumers == 2) ptx::registers_take<200>();
+    if constexpr (consumers == 2) ptx::registers_take<consumer_registers>();
     consume<Config>(params, shared, thread / 128 - 1);
   }
 }

@@ -167,6 +167,10 @@ __device__ __forceinline__ int here(int x) {
 // ---- wide memory accesses ----
 __device__ __forceinline__ uint4 load_16(const void* p) { return *static_cast<const uint4*>(p); }
 __device__ __forceinline__ void store_16(void* p, uint4 x) { *static_cast<uint4*>(p) = x; }
+// The same bits as floats.
+__device__ __forceinline__ float4 as_floats(uint4 x) {
+  return make_float4(__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w));
+}
 
 }  // namespace ptx
 #endif  // KGEN_EMULATOR
@@ -312,7 +316,7 @@ struct Config {
   static constexpr int head_dim = 64;
   static constexpr int v_head_dim = 64;
   static constexpr int rotary_dim = 64;           // rotated dimensions
-  static constexpr int rope_low_bits = 10;        // position = high << rope_low_bits + low
+  static constexpr int rope_low_bits = 5;         // position = high << rope_low_bits + low
   static constexpr int page_size = 16;            // tokens
   static constexpr int window = 0;                // positions; 0: no limit
   static constexpr int sink_tokens = 0;
@@ -745,12 +749,16 @@ struct RotationUnits {
   static constexpr int passed = (Config::head_dim - Config::rotary_dim) / (2 * chunk_elements);
   static constexpr int count = rotated + passed;
 
-  __device__ static __forceinline__ int first_chunk(int unit) {
-    return unit < rotated ? unit : 2 * unit;
+  // Of a rotated unit.
+  __device__ static __forceinline__ int first_rotated(int unit) {
+    return unit;
   }
-  __device__ static __forceinline__ int second_chunk(int unit) {
-    return unit < rotated ? unit + rotated : 2 * unit + 1;
+  __device__ static __forceinline__ int second_rotated(int unit) {
+    return unit + rotated;
   }
+  // Of any.
+  __device__ static __forceinline__ int first_chunk(int unit) { return unit < rotated ? first_rotated(unit) : 2 * unit; }
+  __device__ static __forceinline__ int second_chunk(int unit) { return unit < rotated ? second_rotated(unit) : 2 * unit + 1; }
 };
 
 // Rotates the two chunks of a unit, in place.

@@ -38,9 +38,19 @@ func AlignedStrides(strides ...int32) bool {
 	return all%8 == 0
 }
 
+// Why 5 bits: a kernel that rotates keys takes tiles of consecutive tokens. With a row of
+// the low level for each lane of a warp, that level (16 KiB of 64 pairs) stays in the
+// registers of a few warps, and a tile of 128 keys, 64 KiB with its values, reads 5 rows
+// of the high level, 2.5 KiB. With 8 or 10 bits it would read 128 rows of the low level,
+// as much again as K and V; 6 would take twice the registers, more than there are. Queries
+// of 32 consecutive tokens read 17 KiB either way, but with 5 bits 16 of them are the same
+// for all, and stay in a multiprocessor's L1 cache. The price is the size of the high level:
+// 16 MiB of 64 pairs and 2^20 positions, of which only the positions in use are read,
+// where 10 bits take 0.5 MiB.
+
 // RopeLowBits is the number of bits of a position that the low level of a
 // RoPE table covers: position = high<<RopeLowBits + low.
-const RopeLowBits = 10
+const RopeLowBits = 5
 
 // Visible is the Run.Causal of a run whose every token all query tokens see.
 const Visible = 1 << 30

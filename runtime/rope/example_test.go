@@ -25,5 +25,5 @@ func ExampleTable() {
 	cos := highCos*lowCos - highSin*lowSin
 	sin := -(highSin*lowCos + highCos*lowSin) // the position is negative
 	fmt.Printf("%d rows, cos %.5f, sin %.5f\n", len(table)/v.RotaryDim, cos, sin)
-	// Output: 2048 rows, cos 0.13806, sin -0.99042
+	// Output: 32800 rows, cos 0.13806, sin -0.99042
 }

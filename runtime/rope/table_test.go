@@ -83,16 +83,16 @@ func TestSincosIsExact(t *testing.T) {
 }
 
 func TestTableRows(t *testing.T) {
-	v := resolve(t, Rule{Type: Default, RotaryDim: 8, Theta: 500000, MaxPosition: 5*1024 + 1})
+	v := resolve(t, Rule{Type: Default, RotaryDim: 8, Theta: 500000, MaxPosition: 40*32 + 1})
 	table := Table(v)
-	if want := (1024 + 6) * 8; len(table) != want || v.HighRows() != 6 {
-		t.Fatalf("the table has %d numbers and %d high rows, want %d and 6", len(table), v.HighRows(), want)
+	if want := (32 + 41) * 8; len(table) != want || v.HighRows() != 41 {
+		t.Fatalf("the table has %d numbers and %d high rows, want %d and 41", len(table), v.HighRows(), want)
 	}
 	pi := bigPi()
 	for row := range len(table) / 8 {
 		p := float64(row)
-		if row >= 1024 {
-			p = float64((row - 1024) * 1024)
+		if row >= 32 {
+			p = float64((row - 32) * 32)
 		}
 		for pair, w := range v.Frequencies {
 			sin, cos := bigSincos(pi, p, w)

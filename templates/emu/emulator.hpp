@@ -260,6 +260,9 @@ inline void store_16(void* p, uint4 x, int line = __builtin_LINE()) {
   kgen_store_16(p, line);
   *static_cast<uint4*>(p) = x;
 }
+inline float4 as_floats(uint4 x) {
+  return make_float4(__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w));
+}
 
 }  // namespace ptx
 

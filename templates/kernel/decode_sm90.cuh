@@ -1,10 +1,14 @@
 // attend, few rows, on Hopper: decode. One warp keeps the tensor copies of K in
 // flight, one those of V, one rotates queries ahead of their use; the consumers take the
 // tiles of keys in turn, each with its own softmax over all rows, and a warp merges what
-// they have of an item while they are at the next. Blocks are persistent, so that
-// nothing of this ever stops the copies.
+// they have of an item while they are at the next. Raw keys are rotated where they lie by
+// further warps: a consumer's products and softmax leave it no time for that. Blocks are
+// persistent, so that nothing of this ever stops the copies.
 #pragma once
 #include "../tile/item.cuh"
+#if KGEN_ROTATED_KEYS
+#include "../tile/key_rotator.cuh"
+#endif
 #include "../tile/pipeline.cuh"
 #include "../tile/warp_results.cuh"
 
@@ -19,25 +23,36 @@ struct DecodeTask {
 
 template <class Config>
 struct DecodeSm90Shared {
-  static constexpr int consumers = Config::warps - 4;
-  static constexpr int queries = 4, tasks = 4;
+  static constexpr int consumers = Config::warps - 4 - Config::rotators;
+#if KGEN_ROTATED_KEYS
+  static constexpr int queries = 2;  // one an item
+#else
+  static constexpr int queries = 4;
+#endif
+  static constexpr int tasks = 4;
   // A stage's tiles are then all one consumer's. Otherwise one could wait for a phase
   // of key_full while the phase before it, another's, is not complete, and take the one
   // before that, of the same parity, for it.
   static_assert(Config::stages % consumers == 0, "each stage must have one consumer");
 
-  using Works = WorkRing<2>;  // V's warp and the one that rotates
+  using Works = WorkRing<2 + Config::rotators>;  // V's warp, the one that rotates queries, those that rotate keys
 
   ColumnTile<Config::keys, Config::head_dim> key[Config::stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
   SharedTile<Config::rows, Config::head_dim> query[queries];  // rotated for one run each
   WarpResult<Config> result[Config::results][consumers];
+#if KGEN_ROTATED_KEYS
+  HighTerms<Config> high;
+#endif
   DecodeTask task[tasks];
   KeyTile tile[Config::stages];    // that of the stage
   int tile_query[Config::stages];  // which of the block's queries it takes, counted from its first
   alignas(8) Works works;
   // Keys make room for the next as soon as the scores are there, values later.
   unsigned long long key_full[Config::stages], key_free[Config::stages];
+#if KGEN_ROTATED_KEYS
+  unsigned long long key_rotated[Config::stages];
+#endif
   unsigned long long value_full[Config::stages], value_free[Config::stages];
   unsigned long long query_full[queries], query_free[queries];
   unsigned long long task_full[tasks], task_free[tasks];
@@ -129,6 +144,32 @@ __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, De
   publish({{}, 0, -1, 0});
 }
 
+#if KGEN_ROTATED_KEYS
+// Config::rotators warps: each tile of keys, between its copy and its use.
+template <class Config>
+__device__ __forceinline__ void rotate_keys_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int rotator_warp, int lane) {
+  KeyRotator<Config, Config::rotators> rotator = {pointer<float>(params.rope), shared.high, rotator_warp, lane};
+  rotator.load_low_terms();
+  RingPlace<Config::stages> place;
+  WorkList<typename DecodeSm90Shared<Config>::Works, false> works = {shared.works, lane};
+  for (Work work = first_work(params); work.exists(); work = works.next(params)) {
+    const Item& item = pointer<Item>(params.items)[work.item];
+    KeyTile tile = first_tile(params, item.run_begin, item.run_end);
+    rotator.start(tile);
+    while (tile.exists()) {
+      const int position = first_key_position(tile);
+      tile = tile_after<Config::keys>(params, tile, item.run_end);
+      ptx::barrier_wait(ptx::shared_address(&shared.key_full[place.stage]), place.parity);
+      rotator.rotate(shared.key[place.stage], position, tile);
+      ptx::fence_async_shared();  // before the next copy to the stage
+      ptx::sync_warp();
+      if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&shared.key_rotated[place.stage]));
+      place.advance();
+    }
+  }
+}
+#endif
+
 // The tasks, to a warp that does them.
 template <class Config>
 struct TaskReader {
@@ -186,7 +227,11 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
     for (int t = share; t < task.tiles; t += consumers) {
       const unsigned turn = first_turn + t;
       const int stage = turn % stages, parity = turn / stages % 2;
+#if KGEN_ROTATED_KEYS
+      ptx::barrier_wait(ptx::shared_address(&shared.key_rotated[stage]), parity);
+#else
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[stage]), parity);
+#endif
       const KeyTile tile = read_tile(shared.tile[stage], lane);
       take_query(ptx::shuffle(lane == 0 ? shared.tile_query[stage] : 0, 0));
       Accumulator<m_tiles, keys> scores;
@@ -255,6 +300,9 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
     for (int s = 0; s < Config::stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), 1);
+#if KGEN_ROTATED_KEYS
+      ptx::barrier_init(ptx::shared_address(&shared.key_rotated[s]), Config::rotators);
+#endif
       ptx::barrier_init(ptx::shared_address(&shared.value_full[s]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), 1);
     }
@@ -275,16 +323,31 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
     ptx::tensor_map_prefetch(params.v_map);
   }
   ptx::sync_threads();
-  if (warp == Config::warps - 1) {
-    produce_for_decode<Config, Config::head_dim, true>(params, shared, shared.key, params.k_map, shared.key_full, shared.key_free, lane);
-  } else if (warp == Config::warps - 2) {
-    produce_for_decode<Config, Config::v_head_dim, false>(params, shared, shared.value, params.v_map, shared.value_full, shared.value_free, lane);
-  } else if (warp == Config::warps - 3) {
-    rotate_for_decode<Config>(params, shared, lane);
-  } else if (warp == Config::warps - 4) {
-    merge_for_decode<Config>(params, shared, lane);
-  } else {
+#if KGEN_ROTATED_KEYS
+  // Three warpgroups leave a thread 168 registers. A consumer takes more where there are
+  // masks, and where the consumers are a warpgroup it can have them.
+  constexpr bool shares_registers = Config::warps == 12 && Shared::consumers == 4 && Config::min_blocks == 1;
+#else
+  constexpr bool shares_registers = false;
+#endif
+  if (warp < Shared::consumers) {
+    if constexpr (shares_registers) ptx::registers_take<200>();
     consume_for_decode<Config>(params, shared, warp, lane);
+  } else {
+    if constexpr (shares_registers) ptx::registers_give<152>();
+    if (warp == Config::warps - 1) {
+      produce_for_decode<Config, Config::head_dim, true>(params, shared, shared.key, params.k_map, shared.key_full, shared.key_free, lane);
+    } else if (warp == Config::warps - 2) {
+      produce_for_decode<Config, Config::v_head_dim, false>(params, shared, shared.value, params.v_map, shared.value_full, shared.value_free, lane);
+    } else if (warp == Config::warps - 3) {
+      rotate_for_decode<Config>(params, shared, lane);
+    } else if (warp == Config::warps - 4) {
+      merge_for_decode<Config>(params, shared, lane);
+#if KGEN_ROTATED_KEYS
+    } else {
+      rotate_keys_for_decode<Config>(params, shared, warp - Shared::consumers, lane);
+#endif
+    }
   }
 }
 

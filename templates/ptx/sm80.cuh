@@ -163,6 +163,10 @@ __device__ __forceinline__ int here(int x) {
 // ---- wide memory accesses ----
 __device__ __forceinline__ uint4 load_16(const void* p) { return *static_cast<const uint4*>(p); }
 __device__ __forceinline__ void store_16(void* p, uint4 x) { *static_cast<uint4*>(p) = x; }
+// The same bits as floats.
+__device__ __forceinline__ float4 as_floats(uint4 x) {
+  return make_float4(__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w));
+}
 
 }  // namespace ptx
 #endif  // KGEN_EMULATOR

@@ -86,20 +86,24 @@ struct RotationUnits {
   static constexpr int passed = (Config::head_dim - Config::rotary_dim) / (2 * chunk_elements);
   static constexpr int count = rotated + passed;
 
-  __device__ static __forceinline__ int first_chunk(int unit) {
+  // Of a rotated unit.
+  __device__ static __forceinline__ int first_rotated(int unit) {
 #if KGEN_INTERLEAVED
     return 2 * unit;
 #else
-    return unit < rotated ? unit : 2 * unit;
+    return unit;
 #endif
   }
-  __device__ static __forceinline__ int second_chunk(int unit) {
+  __device__ static __forceinline__ int second_rotated(int unit) {
 #if KGEN_INTERLEAVED
     return 2 * unit + 1;
 #else
-    return unit < rotated ? unit + rotated : 2 * unit + 1;
+    return unit + rotated;
 #endif
   }
+  // Of any.
+  __device__ static __forceinline__ int first_chunk(int unit) { return unit < rotated ? first_rotated(unit) : 2 * unit; }
+  __device__ static __forceinline__ int second_chunk(int unit) { return unit < rotated ? second_rotated(unit) : 2 * unit + 1; }
 };
 
 #if KGEN_ROPE
@@ -173,7 +177,11 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
     const bool exists = token * group < rows.count;
 #if KGEN_ROPE
+#if KGEN_ROTATED_KEYS
+    Angles angles = {};  // with no value their registers would be taken beyond this function, where keys are rotated
+#else
     Angles angles;
+#endif
     const bool rotated = exists && unit < Units::rotated;
 #endif
     // All loads of some heads are under way before the first is used.

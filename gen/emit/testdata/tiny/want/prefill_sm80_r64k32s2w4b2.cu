@@ -130,7 +130,7 @@ struct Config {
   static constexpr int head_dim = 64;
   static constexpr int v_head_dim = 64;
   static constexpr int rotary_dim = 64;           // rotated dimensions
-  static constexpr int rope_low_bits = 10;        // position = high << rope_low_bits + low
+  static constexpr int rope_low_bits = 5;         // position = high << rope_low_bits + low
   static constexpr int page_size = 16;            // tokens
   static constexpr int window = 0;                // positions; 0: no limit
   static constexpr int sink_tokens = 0;

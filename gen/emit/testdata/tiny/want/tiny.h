@@ -50,7 +50,7 @@
 // The RoPE table is float [(1 << KGEN_ROPE_LOW_BITS) + KGEN_TINY_ROPE_HIGH_ROWS][KGEN_TINY_ROTARY_DIM / 2][2],
 // cos and sin of position * frequency, computed in double and rounded once. Row l of the
 // first 1 << KGEN_ROPE_LOW_BITS is position l; row h after them is position h << KGEN_ROPE_LOW_BITS.
-#define KGEN_TINY_ROPE_HIGH_ROWS 4
+#define KGEN_TINY_ROPE_HIGH_ROWS 128
 #define KGEN_TINY_ROPE_FREQUENCIES { \
   1.0, 0.7498942093324559, 0.5623413251903491, 0.4216965034285822, \
   0.31622776601683794, 0.2371373705661655, 0.17782794100389224, 0.13335214321633237, \
@@ -84,7 +84,7 @@
 // ---- launch parameters ----
 // Every spec's header has them; one wins.
 #ifndef KGEN_ABI_VERSION
-#define KGEN_ABI_VERSION 7
+#define KGEN_ABI_VERSION 8
 
 #ifdef __cplusplus
 #define KGEN_STATIC_ASSERT static_assert
@@ -100,7 +100,7 @@ extern "C" {
 #define KGEN_FINAL (-1)
 // KGEN_ROPE_LOW_BITS is the number of bits of a position that the low level of a
 // RoPE table covers: position = high<<KGEN_ROPE_LOW_BITS + low.
-#define KGEN_ROPE_LOW_BITS (10)
+#define KGEN_ROPE_LOW_BITS (5)
 
 // KgenAttendParams launches prefill, extend, decode and shared_decode.
 // The grid is (item_count, kv_heads), or for family sm90 any number of blocks, among
@@ -327,7 +327,7 @@ KGEN_STATIC_ASSERT(offsetof(KgenCopy, reserved) == 24, "KgenCopy.reserved: offse
 }
 #endif
 
-#elif KGEN_ABI_VERSION != 7
+#elif KGEN_ABI_VERSION != 8
 #error "headers of kernels that different versions of kgen generated; generate them all with one"
 #endif  // KGEN_ABI_VERSION
 
