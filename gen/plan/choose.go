@@ -82,6 +82,9 @@ func first(s spec.Spec, kind spec.Kind, target spec.Target, family Family) (Plan
 			first = misfit
 		}
 	}
+	if len(fits) == 0 && s.Tiles[kind] == (spec.Tile{}) {
+		return Plan{}, s.ErrorAt("model", fmt.Sprintf("family %s has no %s of this shape: %s: %s", family, kind, first.Field, first.Msg))
+	}
 	if len(fits) == 0 {
 		return Plan{}, s.ErrorAt(fmt.Sprintf("tiles.%s.%s", kind, first.Field), first.Msg)
 	}

@@ -99,7 +99,7 @@ func TestChooseRaw(t *testing.T) {
 
 func TestChooseHeadDim256Refuses(t *testing.T) {
 	s := wide(t, "model: {query_heads: 32, kv_heads: 1, head_dim: 256}\n")
-	if _, err := plan.Choose(s, spec.Decode, "sm_90a"); err == nil || !strings.Contains(err.Error(), "tiles.decode.rows: 32 rows a warp") {
+	if _, err := plan.Choose(s, spec.Decode, "sm_90a"); err == nil || !strings.Contains(err.Error(), "model: family sm80 has no decode of this shape: rows: 32 rows a warp") {
 		t.Errorf("decode with 32 query heads a KV head: %v", err)
 	}
 	s = wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 256}\n")
