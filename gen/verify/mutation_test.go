@@ -30,7 +30,7 @@ const (
 	lastFence   = "ptx::fence_async_shared();  // before the next copy to the stage\n      ptx::sync_warp();\n      if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&shared.key_rotated"
 )
 
-// Those of family sm90: the rotation of tiles of raw keys.
+// Those of family sm90.
 var mutationsSM90 = []mutation{
 	{"no wait for rotated keys", spec.Extend, spec.Raw, rotatedWait, copiedWait, false},
 	{"no wait for copied keys", spec.Prefill, spec.Raw, "auto wait_for_keys = [&]() { " + copiedWait + " };", "auto wait_for_keys = [&]() {};", false},
@@ -55,6 +55,18 @@ var mutationsSM90 = []mutation{
 	{"decode: no wait for copied keys", spec.Decode, spec.Raw, "ptx::barrier_wait(ptx::shared_address(&shared.key_full[place.stage]), place.parity);", remove, false},
 	{"decode: no fence behind a rotation", spec.Decode, spec.Raw, lastFence, lastFence[strings.Index(lastFence, "ptx::sync"):], false},
 	{"decode: keys at the first position of the run", spec.Decode, spec.Raw, "return tile.offset + tile.begin;", "return tile.offset;", false},
+
+	// A block's work and its results.
+	{"no wait for the work", spec.Extend, spec.Segment, "ptx::barrier_wait(full, parity);", remove, false},
+	{"a piece of work left out", spec.Extend, spec.Segment, "blocks + ptx::shuffle(taken, 0)", "blocks + 1 + ptx::shuffle(taken, 0)", false},
+	{"a counter left as it is", spec.Decode, spec.Segment, "counter[0] = counter[1] = 0;", "{}", false},
+	{"fixed shares that all go forwards", spec.Decode, spec.Segment, "blocks - 1 - ptx::block_x());", "ptx::block_x() + 1);", false},
+	{"decode: no wait for the values", spec.Decode, spec.Segment, "ptx::barrier_wait(ptx::shared_address(&shared.value_full[stage]), parity);", remove, false},
+	{"decode: keys given back before the scores", spec.Decode, spec.Segment, "Accumulator<m_tiles, keys> scores;\n      query_times",
+		"Accumulator<m_tiles, keys> scores;\n      arrive(shared.key_free[stage]);\n      query_times", false},
+	{"decode: the last item merged before all is there", spec.Decode, spec.Segment,
+		"ptx::barrier_wait(ptx::shared_address(&shared.result_full[result.stage]), result.parity);\n      merge_warps", "merge_warps", false},
+	{"decode: the last item merged by one warp's share", spec.Decode, spec.Segment, "scale_log2, warp, consumers, lane);", "scale_log2, 0, consumers, lane);", false},
 }
 
 const (
