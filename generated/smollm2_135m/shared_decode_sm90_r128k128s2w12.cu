@@ -1601,11 +1601,11 @@ struct WorkList {
   Ring& ring;
   int lane;
   WorkFinder finder;
-  RingPlace<Ring::places> place;
+  int turn = 0;  // one register: a consumer that merges with peers has none for a RingPlace
 
   // What follows first_work().
   __device__ __forceinline__ Work next(const AttendParams& params) {
-    const int stage = place.stage, parity = place.parity;
+    const int stage = turn % Ring::places, parity = turn / Ring::places % 2;
     const uint32_t full = ptx::shared_address(&ring.full[stage]), free = ptx::shared_address(&ring.free[stage]);
     Work work;
     if constexpr (Finds) {
@@ -1622,7 +1622,7 @@ struct WorkList {
       ptx::sync_warp();
       if (lane == 0) ptx::barrier_arrive(free);
     }
-    place.advance();
+    ++turn;
     return work;
   }
 };

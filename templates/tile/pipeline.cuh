@@ -137,19 +137,11 @@ struct WorkList {
   Ring& ring;
   int lane;
   WorkFinder finder;
-#if KGEN_CLUSTER
-  int turn = 0;  // one register, where a consumer that merges with peers has not two
-#else
-  RingPlace<Ring::places> place;
-#endif
+  int turn = 0;  // one register: a consumer that merges with peers has none for a RingPlace
 
   // What follows first_work().
   __device__ __forceinline__ Work next(const AttendParams& params) {
-#if KGEN_CLUSTER
     const int stage = turn % Ring::places, parity = turn / Ring::places % 2;
-#else
-    const int stage = place.stage, parity = place.parity;
-#endif
     const uint32_t full = ptx::shared_address(&ring.full[stage]), free = ptx::shared_address(&ring.free[stage]);
     Work work;
     if constexpr (Finds) {
@@ -166,11 +158,7 @@ struct WorkList {
       ptx::sync_warp();
       if (lane == 0) ptx::barrier_arrive(free);
     }
-#if KGEN_CLUSTER
     ++turn;
-#else
-    place.advance();
-#endif
     return work;
   }
 };
