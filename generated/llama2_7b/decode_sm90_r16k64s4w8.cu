@@ -1702,6 +1702,35 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
   }
 }
 
+// A tile of an item whose keys, or values, are to be copied.
+struct TileOfItem {
+  TileCopies copies;
+  int kv_head, q_index;
+  int run_before;  // of the tile before; -1: this is the item's first
+};
+
+// One warp's way through the block's work, to copy it to so many stages: item after item,
+// tile after tile, and with Ends, after an item's last, one that does not exist.
+template <class Config, int Stages, bool Ends, class Ring, bool Finds, class Visit>
+__device__ __forceinline__ void for_each_tile(const AttendParams& params, WorkList<Ring, Finds> works, Visit visit) {
+  for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
+    TileCopies coming = look_up<Config>(params, now.tile, works.lane);
+    int copied = 0, run_before = -1;  // of the item
+    while (Ends || coming.tile.exists()) {
+      const TileOfItem t = {coming, now.work.kv_head, now.q_index, run_before};
+      coming = look_up<Config>(params, tile_after<Config::keys>(params, t.copies.tile, now.run_end), works.lane);
+      visit(t);
+      if (!t.copies.tile.exists()) break;
+      run_before = t.copies.tile.run;
+      // Under copies that fill the stages: what comes next takes some reads to find.
+      if (++copied == Stages) next = WorkStart::of(params, works.next(params));
+    }
+    if (copied < Stages) next = WorkStart::of(params, works.next(params));
+  }
+  if (Finds) works.finder.end(params, works.lane);
+  ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
+}
+
 // Zeros the rows of a tile of values past the first `tokens`, the end of their run: a zero
 // weight times what a page held before could be NaN.
 template <int Threads, int Keys, int Dim>
@@ -1849,33 +1878,20 @@ template <class Config, int Dim, bool Keys>
 __device__ __forceinline__ void produce_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
                                                    const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
   RingPlace<Config::stages> place;
-  WorkList<typename DecodeSm90Shared<Config>::Works, Keys> works = {shared.works, lane};
   int query = -1;  // of the tile
-  for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
-    TileCopies coming = look_up<Config>(params, now.tile, lane);
-    int rotated_run = -1, copied = 0;  // tiles of the item
-    while (coming.tile.exists()) {
-      const TileCopies copies = coming;
-      const KeyTile& tile = copies.tile;
-      coming = look_up<Config>(params, tile_after<Config::keys>(params, tile, now.run_end), lane);
-      if (needs_rotation(rotated_run, tile.run)) ++query;
-      wait_for_stage(all_free[place.stage], place.parity ^ 1);
-      const uint32_t full = ptx::shared_address(&all_full[place.stage]);
-      if (lane == 0) {
-        if (Keys) shared.tile[place.stage] = tile, shared.tile_query[place.stage] = query;
-        ptx::barrier_arrive_expecting(full, tile_bytes<Config, Dim>(tile));
-      }
-      ptx::sync_warp();
-      copy_tile<Config>(stages[place.stage], map, full, copies, now.work.kv_head);
-      place.advance();
-      rotated_run = tile.run;
-      // Under copies that fill the stages: what comes next takes some reads to find.
-      if (++copied == Config::stages) next = WorkStart::of(params, works.next(params));
+  for_each_tile<Config, Config::stages, false>(params, WorkList<typename DecodeSm90Shared<Config>::Works, Keys>{shared.works, lane}, [&](const TileOfItem& t) {
+    const KeyTile& tile = t.copies.tile;
+    if (needs_rotation(t.run_before, tile.run)) ++query;
+    wait_for_stage(all_free[place.stage], place.parity ^ 1);
+    const uint32_t full = ptx::shared_address(&all_full[place.stage]);
+    if (lane == 0) {
+      if (Keys) shared.tile[place.stage] = tile, shared.tile_query[place.stage] = query;
+      ptx::barrier_arrive_expecting(full, tile_bytes<Config, Dim>(tile));
     }
-    if (copied < Config::stages) next = WorkStart::of(params, works.next(params));
-  }
-  if (Keys) works.finder.end(params, lane);
-  ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
+    ptx::sync_warp();
+    copy_tile<Config>(stages[place.stage], map, full, t.copies, t.kv_head);
+    place.advance();
+  });
 }
 
 // One warp: publishes the block's tasks, and each one's queries, once for each run that

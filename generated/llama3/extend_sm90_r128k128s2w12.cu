@@ -1701,6 +1701,35 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
   }
 }
 
+// A tile of an item whose keys, or values, are to be copied.
+struct TileOfItem {
+  TileCopies copies;
+  int kv_head, q_index;
+  int run_before;  // of the tile before; -1: this is the item's first
+};
+
+// One warp's way through the block's work, to copy it to so many stages: item after item,
+// tile after tile, and with Ends, after an item's last, one that does not exist.
+template <class Config, int Stages, bool Ends, class Ring, bool Finds, class Visit>
+__device__ __forceinline__ void for_each_tile(const AttendParams& params, WorkList<Ring, Finds> works, Visit visit) {
+  for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
+    TileCopies coming = look_up<Config>(params, now.tile, works.lane);
+    int copied = 0, run_before = -1;  // of the item
+    while (Ends || coming.tile.exists()) {
+      const TileOfItem t = {coming, now.work.kv_head, now.q_index, run_before};
+      coming = look_up<Config>(params, tile_after<Config::keys>(params, t.copies.tile, now.run_end), works.lane);
+      visit(t);
+      if (!t.copies.tile.exists()) break;
+      run_before = t.copies.tile.run;
+      // Under copies that fill the stages: what comes next takes some reads to find.
+      if (++copied == Stages) next = WorkStart::of(params, works.next(params));
+    }
+    if (copied < Stages) next = WorkStart::of(params, works.next(params));
+  }
+  if (Finds) works.finder.end(params, works.lane);
+  ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
+}
+
 // Zeros the rows of a tile of values past the first `tokens`, the end of their run: a zero
 // weight times what a page held before could be NaN.
 template <int Threads, int Keys, int Dim>
@@ -1886,35 +1915,6 @@ struct AttendSm90Shared {
 
 // ---- the producers ----
 
-// A tile of an item whose keys, or values, are to be copied.
-struct TileOfItem {
-  TileCopies copies;
-  int kv_head, q_index;
-};
-
-// One warp's way through the block's work: item after item, tile after tile. The warp that
-// copies keys also finds the work, and comes after an item's last tile to one that does not
-// exist.
-template <class Config, int Stages, bool Keys, class Visit>
-__device__ __forceinline__ void for_each_tile(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane, Visit visit) {
-  WorkList<typename AttendSm90Shared<Config>::Works, Keys> works = {shared.works, lane};
-  for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
-    TileCopies coming = look_up<Config>(params, now.tile, lane);
-    int copied = 0;  // tiles of the item
-    while (Keys || coming.tile.exists()) {
-      const TileOfItem t = {coming, now.work.kv_head, now.q_index};
-      coming = look_up<Config>(params, tile_after<Config::keys>(params, t.copies.tile, now.run_end), lane);
-      visit(t);
-      if (!t.copies.tile.exists()) break;
-      // Under copies that fill the stages: what comes next takes some reads to find.
-      if (++copied == Stages) next = WorkStart::of(params, works.next(params));
-    }
-    if (copied < Stages) next = WorkStart::of(params, works.next(params));
-  }
-  if (Keys) works.finder.end(params, lane);
-  ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
-}
-
 // Copies keys when their stage is free, and publishes what the tile is.
 template <class Config>
 struct KeyCopier {
@@ -1970,7 +1970,7 @@ __device__ __forceinline__ void produce_keys_and_values(const AttendParams& para
     for (int i = 0; i + 1 < behind; ++i) waiting[i] = waiting[i + 1];
     waiting[behind - 1] = newest;
   };
-  for_each_tile<Config, key_stages, true>(params, shared, lane, [&](const TileOfItem& t) {
+  for_each_tile<Config, key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) {
     keys.copy(t);
     copy_oldest(t);
   });
@@ -2224,10 +2224,10 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
       produce_keys_and_values<Config>(params, shared, thread);
     } else if (thread < 32) {
       KeyCopier<Config> keys = {params, shared, thread};
-      for_each_tile<Config, Config::stages, true>(params, shared, thread, [&](const TileOfItem& t) { keys.copy(t); });
+      for_each_tile<Config, Config::stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, thread}, [&](const TileOfItem& t) { keys.copy(t); });
     } else {
       ValueCopier<Config> values = {params, shared, thread - 32};
-      for_each_tile<Config, Config::stages, false>(params, shared, thread - 32, [&](const TileOfItem& t) { values.copy(t); });
+      for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, thread - 32}, [&](const TileOfItem& t) { values.copy(t); });
     }
   } else {
     if constexpr (consumers == 2) ptx::registers_take<consumer_registers>();

@@ -256,6 +256,35 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
   }
 }
 
+// A tile of an item whose keys, or values, are to be copied.
+struct TileOfItem {
+  TileCopies copies;
+  int kv_head, q_index;
+  int run_before;  // of the tile before; -1: this is the item's first
+};
+
+// One warp's way through the block's work, to copy it to so many stages: item after item,
+// tile after tile, and with Ends, after an item's last, one that does not exist.
+template <class Config, int Stages, bool Ends, class Ring, bool Finds, class Visit>
+__device__ __forceinline__ void for_each_tile(const AttendParams& params, WorkList<Ring, Finds> works, Visit visit) {
+  for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
+    TileCopies coming = look_up<Config>(params, now.tile, works.lane);
+    int copied = 0, run_before = -1;  // of the item
+    while (Ends || coming.tile.exists()) {
+      const TileOfItem t = {coming, now.work.kv_head, now.q_index, run_before};
+      coming = look_up<Config>(params, tile_after<Config::keys>(params, t.copies.tile, now.run_end), works.lane);
+      visit(t);
+      if (!t.copies.tile.exists()) break;
+      run_before = t.copies.tile.run;
+      // Under copies that fill the stages: what comes next takes some reads to find.
+      if (++copied == Stages) next = WorkStart::of(params, works.next(params));
+    }
+    if (copied < Stages) next = WorkStart::of(params, works.next(params));
+  }
+  if (Finds) works.finder.end(params, works.lane);
+  ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
+}
+
 // Zeros the rows of a tile of values past the first `tokens`, the end of their run: a zero
 // weight times what a page held before could be NaN.
 template <int Threads, int Keys, int Dim>
