@@ -21,7 +21,7 @@ type Options struct {
 	MemoryBytes int64
 }
 
-// Device is a [cuda.GraphDevice], a [cuda.Copier] and a [cuda.EventDevice] in host memory. One queue takes the work of all
+// Device is a [cuda.GraphDevice], a [cuda.Copier] and a [cuda.StreamFollower] in host memory. One queue takes the work of all
 // streams and the workers share out each launch, so work is done in the order
 // of the calls. An address means something to its device alone.
 type Device struct {
@@ -50,9 +50,9 @@ type stream struct {
 }
 
 var (
-	_ cuda.GraphDevice = (*Device)(nil)
-	_ cuda.Copier      = (*Device)(nil)
-	_ cuda.EventDevice = (*Device)(nil)
+	_ cuda.GraphDevice    = (*Device)(nil)
+	_ cuda.Copier         = (*Device)(nil)
+	_ cuda.StreamFollower = (*Device)(nil)
 )
 
 // Open starts a device. It keeps goroutines until it is closed.

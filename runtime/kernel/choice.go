@@ -5,6 +5,7 @@ import (
 
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/schedule"
 )
 
 // Tuned is the kernels that were the fastest on one GPU model, or that the generator's cost
@@ -168,7 +169,7 @@ func (s *Set) addRoute(rule Rule, l *loaded) {
 		r.choice.Blocks = max(1, rule.Fill*s.multiprocessors/100)
 	}
 	if r.choice.Tokens == 0 {
-		r.choice.Tokens = max(4*l.artifact.Keys, 256)
+		r.choice.Tokens = schedule.LeastPart(l.artifact.Keys)
 	}
 	known := s.routes[rule.Kind]
 	for _, k := range known {

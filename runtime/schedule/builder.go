@@ -127,9 +127,6 @@ func (b *Builder) add(s *Sequence, o *Options, of known) {
 	perTile := int32(o.Rows / o.Group)
 	tiles := int(n+perTile-1) / int(perTile)
 	unit := o.splitTokens(total, tiles)
-	if o.Cluster > 1 {
-		unit = o.clusterUnit(total, tiles)
-	}
 	// A cut or the gap of a window makes one run more.
 	most := 2*len(s.Segments) + total/unit + 1
 	for i := int32(0); i < n; i += perTile {
@@ -256,6 +253,9 @@ func (o *Options) splitTokens(total, tiles int) int {
 	if o.SplitTokens == 0 {
 		return math.MaxInt32
 	}
+	if o.Cluster > 1 {
+		return o.clusterUnit(total, tiles)
+	}
 	if o.MaxItems == 0 {
 		return o.SplitTokens
 	}
@@ -320,6 +320,11 @@ func (b *Builder) fillBuckets(most int32, shift int) {
 		n++
 	}
 	b.buckets[bucket] += n
+	b.endBuckets()
+}
+
+// endBuckets turns how many each bucket holds into the place of its last.
+func (b *Builder) endBuckets() {
 	end := int32(-1)
 	for i := range b.buckets {
 		end += b.buckets[i]

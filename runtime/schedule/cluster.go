@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"fmt"
-	"math"
 	"math/bits"
 
 	"github.com/kgen-project/kgen/runtime/abi"
@@ -11,9 +10,6 @@ import (
 // clusterUnit is the distance of the cuts of a sequence of so many tokens whose query
 // tokens fill so many tiles: see Options.Cluster.
 func (o *Options) clusterUnit(total, tiles int) int {
-	if o.SplitTokens == 0 {
-		return math.MaxInt32
-	}
 	most := min(o.Cluster, total/o.SplitTokens)
 	if o.MaxItems > 0 {
 		most = min(most, o.MaxItems/tiles)
@@ -100,11 +96,7 @@ func (b *Builder) sortTiles(most int32, shift int) {
 	for i := range b.tiles {
 		b.buckets[(most-b.tiles[i].heaviest)>>shift]++
 	}
-	end := int32(-1)
-	for i := range b.buckets {
-		end += b.buckets[i]
-		b.buckets[i] = end
-	}
+	b.endBuckets()
 	b.sorted = resize(b.sorted, len(b.tiles))
 	for i := range b.tiles {
 		at := &b.buckets[(most-b.tiles[i].heaviest)>>shift]

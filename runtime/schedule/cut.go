@@ -21,7 +21,6 @@ const (
 // theirs, one behind the other.
 type bundle struct {
 	first, chunks int32 // numbers
-	holds         int32 // of each chunk
 	queries       int32 // query tokens that hold it
 	tiles         int32 // that those fill
 	parts, unit   int32 // it is cut at every multiple of unit, from there on to the start of a page
@@ -40,7 +39,7 @@ func (b *SharedBuilder) bundle(o *Options, s *SharedOptions) {
 		if i++; c.holds == 0 || c.holds == 1 && !s.Bitwise {
 			continue
 		}
-		u := bundle{first: int32(i - 1), chunks: 1, holds: c.holds, queries: c.queries, tokens: int(c.tokens), read: b.read(i-1, o)}
+		u := bundle{first: int32(i - 1), chunks: 1, queries: c.queries, tokens: int(c.tokens), read: b.read(i-1, o)}
 		for ; !s.Bitwise && i < len(b.chunks); i++ {
 			// As many holds, each behind another of the chunk before: the same sequences.
 			next := &b.chunks[i]

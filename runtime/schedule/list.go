@@ -72,8 +72,8 @@ func (b *SharedBuilder) moveRuns(first, n, by int32) {
 	}
 }
 
-// sort puts the bundles with the heaviest items first, to within a sixteenth of the
-// heaviest: a counting sort.
+// sort puts the bundles with the heaviest items first, to within an eighth of the
+// heaviest at worst: a counting sort.
 func (b *SharedBuilder) sort() {
 	b.order = resize(b.order, len(b.bundles))
 	most := 0

@@ -173,7 +173,7 @@ type Options struct {
 	Pages     int            // of the pool: each is PageSize tokens of K and V, in all layers
 	HostBytes int64          // limit of the host tier; 0: evicted chunks are lost
 	Policy    kvcache.Policy // of eviction; nil: least recently used first
-	Stream    cuda.Stream    // that all work is queued on; 0: one of the engine's own
+	Stream    cuda.Stream    // that work is queued on; 0: one of the engine's own
 	Logger    *slog.Logger   // nil: nothing is logged
 }
 

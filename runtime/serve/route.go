@@ -45,11 +45,13 @@ func newRoutes(m Model, k Kernels, device cuda.Info) (routes, error) {
 	for i, kind := range kinds {
 		r.first[i] = len(r.all)
 		rows, keys := k.Tile(kind)
-		choices := []kernel.Choice{{Rows: rows, Keys: keys, Blocks: blocksOf(k, kind, device), Tokens: max(4*keys, 256)}}
-		if r.chooser != nil && i != sharedDecode && rows > 0 {
-			if choices = r.chooser.Choices(kind); i == decode {
-				choices = []kernel.Choice{r.chooser.Choose(kind, 1, math.MaxInt)}
-			}
+		choices := []kernel.Choice{{Rows: rows, Keys: keys, Blocks: blocksOf(k, kind, device), Tokens: schedule.LeastPart(keys)}}
+		switch {
+		case r.chooser == nil || rows == 0 || i == sharedDecode:
+		case i == decode:
+			choices = []kernel.Choice{r.chooser.Choose(kind, 1, math.MaxInt)}
+		default:
+			choices = r.chooser.Choices(kind)
 		}
 		if len(choices) > mostChoices {
 			return routes{}, fmt.Errorf("%d kernels of %s; an engine takes %d: tune with fewer choices", len(choices), kind, mostChoices)
@@ -63,7 +65,7 @@ func newRoutes(m Model, k Kernels, device cuda.Info) (routes, error) {
 
 // of is the route of a sequence, as an index in all.
 func (r *routes) of(kind, query, keys int) int {
-	if r.chooser == nil || kind == decode {
+	if r.chooser == nil {
 		return r.first[kind]
 	}
 	return r.first[kind] + r.chooser.Choose(kinds[kind], query, keys).Index
@@ -107,9 +109,5 @@ func (e *Engine) mapCache(r *route, keys, values abi.DevicePtr, pages int) (*ker
 	if e.routes.chooser != nil && r.kind != sharedDecode {
 		return e.routes.chooser.MapChoice(r.choice, keys, values, pages, e.model.KVHeads)
 	}
-	mapper, ok := e.kernels.(cacheMapper)
-	if !ok {
-		return nil, nil
-	}
-	return mapper.MapCache(kinds[r.kind], keys, values, pages, e.model.KVHeads)
+	return e.kernels.(cacheMapper).MapCache(kinds[r.kind], keys, values, pages, e.model.KVHeads)
 }

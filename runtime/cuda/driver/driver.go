@@ -12,7 +12,7 @@ import (
 // Open opens the GPU with the given ordinal, counted from 0 over those that
 // the driver shows to this process. Without a driver or a GPU the error wraps
 // [cuda.ErrNoDevice]. The device also implements [cuda.GraphDevice],
-// [cuda.Copier], [cuda.EventDevice], [cuda.MemoryDevice] and [cuda.TensorMapper].
+// [cuda.Copier], [cuda.StreamFollower], [cuda.MemoryDevice] and [cuda.TensorMapper].
 //
 // Streams made by NewStream order themselves against the default stream, so
 // Upload and Download, which use that one, come after the work on all of them.

@@ -39,17 +39,17 @@ type device struct {
 }
 
 var (
-	_ cuda.GraphDevice  = (*device)(nil)
-	_ cuda.Copier       = (*device)(nil)
-	_ cuda.EventDevice  = (*device)(nil)
-	_ cuda.MemoryDevice = (*device)(nil)
-	_ cuda.TensorMapper = (*device)(nil)
+	_ cuda.GraphDevice    = (*device)(nil)
+	_ cuda.Copier         = (*device)(nil)
+	_ cuda.StreamFollower = (*device)(nil)
+	_ cuda.MemoryDevice   = (*device)(nil)
+	_ cuda.TensorMapper   = (*device)(nil)
 )
 
 // Open opens the GPU with the given ordinal, counted from 0 over those that
 // the driver shows to this process. Without a driver or a GPU the error wraps
 // [cuda.ErrNoDevice]. The device also implements [cuda.GraphDevice],
-// [cuda.Copier], [cuda.EventDevice], [cuda.MemoryDevice] and [cuda.TensorMapper].
+// [cuda.Copier], [cuda.StreamFollower], [cuda.MemoryDevice] and [cuda.TensorMapper].
 //
 // Streams made by NewStream order themselves against the default stream, so
 // Upload and Download, which use that one, come after the work on all of them.
