@@ -243,7 +243,7 @@ func (m *measurement) run(ctx context.Context, cases []bench.Case, against []bas
 			if err != nil {
 				return report, err
 			}
-			o.Against = append(o.Against, bench.Copies(m.spec, set, baked, true))
+			o.Against = append(o.Against, bench.Copies(m.spec, set, baked))
 		case "raw":
 			rotating, _, err := m.kernels(ctx, attending(spec.WithEncoding(m.spec, spec.Raw)))
 			if err != nil {

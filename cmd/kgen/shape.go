@@ -145,14 +145,14 @@ func bucketText(b tune.Bucket) string {
 func modelRows(s spec.Spec, target spec.Target, all []plan.Plan, shape plan.Shape) [][]string {
 	ceilings := plan.NominalCeilings(target)
 	show := []int{0}
-	for _, i := range plan.Rank(s, all, []plan.Shape{shape}, ceilings) {
+	for _, i := range plan.Rank(s, all, shape, ceilings) {
 		if len(show) < modelled && i != 0 {
 			show = append(show, i)
 		}
 	}
 	var rows [][]string
 	for _, i := range show {
-		e := plan.Predict(s, all[i], plan.Cut{}, shape, ceilings, 0)
+		e := plan.Predict(s, all[i], plan.Cut{}, shape, ceilings)
 		note := ""
 		if i == 0 {
 			note = "the default"

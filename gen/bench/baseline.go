@@ -56,18 +56,17 @@ type Materialiser interface {
 // Copies are two baselines that copy the documents of each request and
 // turn them to its positions, and then attend by the classical kernel: baked is that
 // kernel on copies that are there, `copy + baked` is Block-Attention, which makes
-// them first. With reuse, a third keeps the copies that were made, by document and
+// them first. A third keeps the copies that were made, by document and
 // place, in an LRU list as large as all documents are once, and makes those alone
 // that are not there; it is timed on cases with Sharing.
-func Copies(s spec.Spec, m Materialiser, baked Kernels, reuse bool) Baseline {
-	return copies{spec.WithEncoding(s, spec.Baked), m, baked, reuse}
+func Copies(s spec.Spec, m Materialiser, baked Kernels) Baseline {
+	return copies{spec.WithEncoding(s, spec.Baked), m, baked}
 }
 
 type copies struct {
 	spec         spec.Spec
 	materialiser Materialiser
 	kernels      Kernels
-	reuse        bool
 }
 
 func (copies) Name() string { return "copies" }
@@ -89,7 +88,7 @@ func (b copies) time(ctx context.Context, t *timer, p *Problem) ([]Peer, error) 
 		return []Peer{{Name: PeerBaked, Times: times}}, err
 	}
 	peers, err := b.perRequest(ctx, t, p)
-	if err == nil && b.reuse && p.c.Sharing.Documents > 0 {
+	if err == nil && p.c.Sharing.Documents > 0 {
 		var peer Peer
 		peer, err = b.withReuse(ctx, t, p)
 		peers = append(peers, peer)

@@ -75,7 +75,7 @@ func TestAllComputeTheSame(t *testing.T) {
 	dev, s := openCPU(t), small(t)
 	k := onCPU(t, dev, s)
 	baked := onCPU(t, dev, spec.WithEncoding(s, spec.Baked))
-	b := Copies(s, k.Launcher.(Materialiser), baked, true).(copies)
+	b := Copies(s, k.Launcher.(Materialiser), baked).(copies)
 	for _, c := range testCases(t) {
 		if c.Kind == spec.Prefill {
 			continue // has nothing to copy
@@ -164,7 +164,7 @@ func TestRun(t *testing.T) {
 	dev, s := openCPU(t), small(t)
 	k := onCPU(t, dev, s)
 	against := []Baseline{
-		Copies(s, k.Launcher.(Materialiser), onCPU(t, dev, spec.WithEncoding(s, spec.Baked)), true),
+		Copies(s, k.Launcher.(Materialiser), onCPU(t, dev, spec.WithEncoding(s, spec.Baked))),
 		Raw(s, onCPU(t, dev, spec.WithEncoding(s, spec.Raw))),
 	}
 	cases := testCases(t)

@@ -218,7 +218,7 @@ func TestPredict(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := plan.Predict(s, p, plan.Cut{}, x.shape, c, 0)
+		e := plan.Predict(s, p, plan.Cut{}, x.shape, c)
 		got := float64(e.Time.Nanoseconds()) / 1e3
 		if got < x.us/1.5 || got > x.us*1.5 {
 			t.Errorf("%+v: predicted %.0f us (%+v), measured %.0f", x.shape, got, e, x.us)
@@ -242,7 +242,7 @@ func TestPredictRaw(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return plan.Predict(s, p, plan.Cut{}, shape, c, 0)
+			return plan.Predict(s, p, plan.Cut{}, shape, c)
 		}
 		segment, sm90, sm80 := estimate(s, "sm_90a"), estimate(raw, "sm_90a"), estimate(raw, "sm_80")
 		if segment.Rotation != 0 || sm90.Rotation <= 0 || sm80.Rotation <= 0 {

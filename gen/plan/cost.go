@@ -133,14 +133,12 @@ const (
 )
 
 // Predict estimates the time of a shape by a plan on a device. It takes every chunk to be of
-// usualChunk tokens. registers are those of a thread; 0: not known.
-func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings, registers int) Estimate {
+// usualChunk tokens.
+func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 	m, target, k := s.Model, p.Targets[0], coefficientsOf[body{p.Family, shape.Kind == spec.Decode}]
 	cut = cut.Resolve(p)
-	if registers == 0 {
-		registers = min(accumulators(m, p)+100, registerLimit(p))
-	}
-	resident := max(1, BlocksPerSM(p, target, registers))
+	const rest = 100 // registers of a thread, about, that are no accumulators
+	resident := max(1, BlocksPerSM(p, target, min(accumulators(m, p)+rest, registerLimit(p))))
 	if p.Family == SM90 {
 		resident = min(resident, max(1, p.MinBlocks))
 	}
@@ -270,27 +268,13 @@ func ceilOf(x float64) float64 {
 	return max(1, n)
 }
 
-// Rank sorts plans by what the model says of them for the shapes: by the mean of
-// each one's time over the best time of the shape. It returns the plans' indices.
-func Rank(s spec.Spec, plans []Plan, shapes []Shape, c Ceilings) []int {
-	cost := make([]float64, len(plans))
-	for _, shape := range shapes {
-		best := time.Duration(0)
-		times := make([]time.Duration, len(plans))
-		for i, p := range plans {
-			times[i] = Predict(s, p, Cut{}, shape, c, 0).Time
-			if best == 0 || times[i] < best {
-				best = times[i]
-			}
-		}
-		for i := range plans {
-			cost[i] += times[i].Seconds() / best.Seconds()
-		}
+// Rank sorts plans by the time that the model foretells for a shape. It returns the plans'
+// indices.
+func Rank(s spec.Spec, plans []Plan, shape Shape, c Ceilings) []int {
+	times, order := make([]time.Duration, len(plans)), make([]int, len(plans))
+	for i, p := range plans {
+		times[i], order[i] = Predict(s, p, Cut{}, shape, c).Time, i
 	}
-	order := make([]int, len(plans))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(cost[a], cost[b]) })
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(times[a], times[b]) })
 	return order
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 
 	"github.com/kgen-project/kgen/gen/spec"
 )
@@ -39,9 +38,9 @@ func (then Identity) Differs(now Identity) string {
 }
 
 // Journal keeps every check and every time in a file, a line each, as it is made, so
-// that a run that was interrupted, by whatever, goes on where it was.
+// that a run that was interrupted, by whatever, goes on where it was. It is for one
+// goroutine at a time.
 type Journal struct {
-	mu      sync.Mutex
 	file    *os.File
 	checked map[string]string
 	timed   map[string][]int64
@@ -133,35 +132,25 @@ func (j *Journal) write(e event) error {
 
 // Known is how many checks and times the journal has.
 func (j *Journal) Known() (checks, times int) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	return len(j.checked), len(j.timed)
 }
 
 func (j *Journal) check(key string) (failure string, known bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	failure, known = j.checked[key]
 	return failure, known
 }
 
 func (j *Journal) addCheck(key, failure string) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	j.checked[key] = failure
 	return j.write(event{Checked: key, Failure: failure})
 }
 
 func (j *Journal) time(key string) (ns []int64, known bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	ns, known = j.timed[key]
 	return ns, known
 }
 
 func (j *Journal) addTime(key string, ns []int64) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	j.timed[key] = ns
 	return j.write(event{Timed: key, Times: ns})
 }

@@ -34,8 +34,8 @@ func Parse(file string, data []byte) (Table, error) {
 		"gpu": r.text(&t.GPU),
 		"specs": func(n *yaml.Node, path string) {
 			r.each(n, path, func(name string, key, n *yaml.Node, path string) {
-				e := Entry{at: r.position(key)}
-				e.Spec, e.GPU = name, t.GPU
+				e := Entry{at: r.position(key)} // its GPU is known when all has been read
+				e.Spec = name
 				r.entry(&e, n, path)
 				t.Entries = append(t.Entries, e)
 			})

@@ -67,7 +67,7 @@ func foretell(s spec.Spec, p, usual plan.Plan, cases []Case) (gain float64, sure
 		sum := 0.0
 		for _, c := range cases {
 			seconds := func(p plan.Plan) float64 {
-				return plan.Predict(s, p, plan.Cut{}, ShapeOf(c.Case), gpu, 0).Time.Seconds()
+				return plan.Predict(s, p, plan.Cut{}, ShapeOf(c.Case), gpu).Time.Seconds()
 			}
 			ratio := seconds(p) / seconds(usual)
 			if ratio > 1+mostLoss {

@@ -48,7 +48,7 @@ func TestPredictedGain(t *testing.T) {
 			}
 			for _, c := range k.Cases {
 				seconds := func(p plan.Plan) float64 {
-					return plan.Predict(s, p, plan.Cut{}, ShapeOf(c.Case), gpu, 0).Time.Seconds()
+					return plan.Predict(s, p, plan.Cut{}, ShapeOf(c.Case), gpu).Time.Seconds()
 				}
 				for setting, took := range c.Times {
 					p, misfit := plan.Make(s, k.Kind, e.Target, setting.Layout)

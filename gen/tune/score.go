@@ -43,7 +43,7 @@ func ScoreModel(s spec.Spec, e Entry, c plan.Ceilings) []Score {
 				if misfit != nil {
 					continue
 				}
-				predicted = append(predicted, float64(plan.Predict(s, p, setting.Cut, shape, c, 0).Time))
+				predicted = append(predicted, float64(plan.Predict(s, p, setting.Cut, shape, c).Time))
 				measured = append(measured, float64(t.Times[setting]))
 				settings[len(measured)-1] = setting
 				i := len(measured) - 1

@@ -37,7 +37,6 @@ type Options struct {
 	CheckCases int           // random cases that each candidate is checked by; default 4
 	CheckWork  int           // multiply-adds of one of them, about; default 10 million
 	Budget     time.Duration // of the whole run; 0: no limit
-	Jobs       int           // compiles at a time; 0: one a CPU
 	Seed       uint64        // of all data
 	Ceilings   plan.Ceilings // of the device, for the cost model; zero: nominal
 
@@ -54,7 +53,6 @@ func (o *Options) defaults(s spec.Spec) {
 	set(&o.Repeats, 31)
 	set(&o.CheckCases, 4)
 	set(&o.CheckWork, 10e6)
-	set(&o.Jobs, runtime.NumCPU())
 	if o.Kinds == nil {
 		o.Kinds = KindsOf(s)
 	}
@@ -168,7 +166,7 @@ func (r *run) candidates(kind spec.Kind) ([]*candidate, error) {
 	kept := []int{0}
 	var rankings [][]int
 	for _, c := range r.cases(kind) {
-		rankings = append(rankings, plan.Rank(r.spec, plans, []plan.Shape{ShapeOf(c.Case)}, r.o.Ceilings))
+		rankings = append(rankings, plan.Rank(r.spec, plans, ShapeOf(c.Case), r.o.Ceilings))
 	}
 	for place := range plans {
 		for _, ranking := range rankings {
@@ -250,7 +248,7 @@ func (r *run) compile(ctx context.Context, all []*candidate) error {
 	deadline := r.until(0.45)
 	var mu sync.Mutex // of what several compilations write
 	var failures []error
-	err := parallel.Each(ctx, r.o.Jobs, len(jobs), func(ctx context.Context, i int) error {
+	err := parallel.Each(ctx, runtime.NumCPU(), len(jobs), func(ctx context.Context, i int) error {
 		j := jobs[i]
 		if j.of != nil && past(deadline) {
 			j.of.failure = "not compiled within the budget"

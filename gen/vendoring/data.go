@@ -13,6 +13,7 @@ import (
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/rope"
 )
 
@@ -179,10 +180,9 @@ func parseTarget(text string) (target, error) {
 }
 
 func newImage(s spec.Spec, k abi.ManifestKernel, t abi.ManifestTarget) (image, error) {
-	const sm80PerMultiprocessor = 2 // as package kernel has it
 	i := image{
 		Kind: string(k.Kind), Title: emit.Title(string(k.Kind)), Entry: k.Entry, File: emit.CubinFile(k.Source, t.Target), Chosen: t.Tuned,
-		Threads: k.Threads, Shared: k.SharedBytes, Rows: k.Plan.Rows, Keys: k.Plan.Keys, Blocks: sm80PerMultiprocessor,
+		Threads: k.Threads, Shared: k.SharedBytes, Rows: k.Plan.Rows, Keys: k.Plan.Keys, Blocks: kernel.SM80Blocks,
 	}
 	if plan.Family(k.Family) == plan.SM90 {
 		i.Persistent, i.Blocks, i.BoxTokens = true, max(1, k.Plan.Blocks), min(s.Cache.PageSize, k.Plan.Keys)

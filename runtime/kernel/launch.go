@@ -74,12 +74,15 @@ func (s *Set) attend(stream cuda.Stream, l *loaded, kind abi.Kind, p abi.AttendP
 // what a sequence is cut for (schedule.Options.Fill).
 func (s *Set) Blocks(kind abi.Kind) int { return s.blocks(s.kernels[kind]) }
 
+// SM80Blocks is how many blocks of family sm80 a multiprocessor is taken to hold, as
+// gen/plan makes them fit.
+const SM80Blocks = 2
+
 func (s *Set) blocks(l *loaded) int {
-	const sm80PerMultiprocessor = 2 // as gen/plan makes them fit
 	if l.persistent() {
 		return max(1, l.artifact.Blocks) * s.multiprocessors
 	}
-	return sm80PerMultiprocessor * s.multiprocessors
+	return SM80Blocks * s.multiprocessors
 }
 
 // cluster is the blocks of a cluster.
