@@ -180,7 +180,7 @@ func (c *benchCommand) measure(ctx context.Context, a *app) (_ bench.Report, err
 	if c.Repeats < 1 || c.Read < 0 || c.Product < 0 {
 		return bench.Report{}, usagef("--repeats, --read and --product are positive numbers")
 	}
-	if _, err := generate([]spec.Spec{s}); err != nil { // a spec that can't be planned, before a device is opened
+	if _, err := plannable([]spec.Spec{s}); err != nil { // a spec that can't be planned, before a device is opened
 		return bench.Report{}, err
 	}
 	p, err := a.places()

@@ -95,7 +95,7 @@ func (c *buildCommand) Run(ctx context.Context, a *app) error {
 	if err := retarget(specs, c.Target); err != nil {
 		return err
 	}
-	all, err := generate(specs)
+	all, err := plannable(specs)
 	if err != nil {
 		return err
 	}

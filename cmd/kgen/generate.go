@@ -44,22 +44,20 @@ func (a *app) places() (places, error) {
 // generated is a spec on its way to a folder.
 type generated struct {
 	spec   spec.Spec
-	output emit.Output
+	output emit.Output   // set by tune
 	cubins []build.Cubin // each kernel's targets, in the order of the manifest; nil before compile
 }
 
-// generate plans and emits specs, without what was measured. Of specs that can't be
-// planned it reports all.
-func generate(specs []spec.Spec) ([]generated, error) {
+// plannable begins with specs that can be planned. Of those that can't be it reports all.
+func plannable(specs []spec.Spec) ([]generated, error) {
 	var all []generated
 	var errs []error
 	for _, s := range specs {
-		out, err := emitTuned(s, nil)
-		if err != nil {
+		if _, err := plan.All(s); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		all = append(all, generated{spec: s, output: out})
+		all = append(all, generated{spec: s})
 	}
 	return all, errors.Join(errs...)
 }

@@ -49,7 +49,7 @@ func (c *inspectCommand) Run(ctx context.Context, a *app) error {
 	if c.Shape != "" {
 		return a.shape(specs[0], tables[0], c.Shape)
 	}
-	all, err := generate(specs)
+	all, err := plannable(specs)
 	if err != nil {
 		return err
 	}

@@ -76,7 +76,7 @@ func (c *tuneCommand) Run(ctx context.Context, a *app) error {
 	if len(o.Kinds) == 0 {
 		return usagef("spec %s has no kernel to tune: add one of %v to its kernels", s.Name, tune.Kinds)
 	}
-	if _, err := generate([]spec.Spec{s}); err != nil {
+	if _, err := plannable([]spec.Spec{s}); err != nil {
 		return err
 	}
 	dev, m, id, err := c.machine(ctx, a, &s)

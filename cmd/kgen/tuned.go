@@ -105,8 +105,7 @@ func (a *app) allTables(specs []spec.Spec) ([][]tune.Entry, error) {
 // compilerName is a compiler as tables have it.
 func compilerName(c build.Compiler) string { return c.ID() + " " + c.Version() }
 
-// tune emits specs again, with the plans of their tables. c is what will compile
-// them, or nil.
+// tune emits specs, with the plans of their tables. c is what will compile them, or nil.
 func (a *app) tune(all []generated, tables [][]tune.Entry, c build.Compiler) (err error) {
 	var now tune.Identity
 	if c != nil {
@@ -116,9 +115,6 @@ func (a *app) tune(all []generated, tables [][]tune.Entry, c build.Compiler) (er
 		tuned, err := a.rules(all[i].spec, tables[i], now)
 		if err != nil {
 			return err
-		}
-		if tuned == nil {
-			continue
 		}
 		if all[i].output, err = emitTuned(all[i].spec, tuned); err != nil {
 			return err

@@ -41,7 +41,7 @@ func (c *vendorCommand) Run(ctx context.Context, a *app) error {
 	if err := retarget(specs, c.Target); err != nil {
 		return err
 	}
-	all, err := generate(specs)
+	all, err := plannable(specs)
 	if err != nil {
 		return err
 	}

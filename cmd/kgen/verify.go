@@ -254,7 +254,7 @@ func (a *app) backend(ctx context.Context, name string, s spec.Spec, seed uint64
 		dev := cpu.Open(cpu.Options{})
 		return dev, verify.CPU(dev), nil
 	}
-	if _, err := generate([]spec.Spec{s}); err != nil { // a spec that can't be planned, before a device is opened
+	if _, err := plannable([]spec.Spec{s}); err != nil { // a spec that can't be planned, before a device is opened
 		return nil, nil, err
 	}
 	p, err := a.places()
