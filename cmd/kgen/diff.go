@@ -161,9 +161,6 @@ func describeSpec(s spec.Spec) (described, error) {
 			d.add(group, "keys", p.Keys)
 			d.add(group, "stages", p.Stages)
 			d.add(group, "warps", p.Warps)
-			if p.Cluster > 1 {
-				d.add(group, "cluster", p.Cluster)
-			}
 			d.add(group, "shared_bytes", p.Shared)
 		}
 	}

@@ -48,7 +48,7 @@ func (k Kernels) choose(c Case) kernel.Choice {
 		return chooser.Choose(abi.Kind(c.Kind), c.Query, c.Context)
 	}
 	tile := k.Tiles[c.Kind]
-	return kernel.Choice{Rows: tile.Rows, Keys: tile.Keys, Blocks: k.Blocks(abi.Kind(c.Kind)), Tokens: max(4*tile.Keys, 256), Cluster: tile.Cluster}
+	return kernel.Choice{Rows: tile.Rows, Keys: tile.Keys, Blocks: k.Blocks(abi.Kind(c.Kind)), Tokens: max(4*tile.Keys, 256)}
 }
 
 // Options say how to measure. The zero value of a field is its default.
@@ -232,11 +232,7 @@ func planName(t spec.Tile) string {
 	if t.Warps == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("r%dk%ds%dw%d", t.Rows, t.Keys, t.Stages, t.Warps)
-	if t.Cluster > 1 {
-		text += fmt.Sprintf("c%d", t.Cluster)
-	}
-	return text
+	return fmt.Sprintf("r%dk%ds%dw%d", t.Rows, t.Keys, t.Stages, t.Warps)
 }
 
 // by is the launches of the kernels: a case with Sharing is computed by shared decode

@@ -146,7 +146,7 @@ func scheduleOptions(k Kernels, s spec.Spec, c Case) schedule.Options {
 	how := k.choose(c)
 	o := schedule.Options{
 		Rows: how.Rows, Group: s.Model.Group(), Causal: s.Masks.Causal,
-		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize, Cluster: how.Cluster,
+		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize,
 	}
 	if c.Kind != spec.Prefill {
 		o = o.FillBy(how.Blocks, s.Model.KVHeads, how.Tokens)
@@ -193,20 +193,11 @@ func (p *Problem) counter() abi.DevicePtr {
 	return p.upload(make([]uint32, 2))
 }
 
-// splitsOf is the parts of a sequence, in the mean; of one cut for clusters, the most.
-func splitsOf(lists schedule.Lists, tokens int) int {
-	splits := max(1, lists.Slots/tokens)
-	for _, item := range lists.Items {
-		splits = max(splits, int(item.Peers))
-	}
-	return splits
-}
-
 // step puts work lists into device memory.
 func (p *Problem) step(k Kernels, s spec.Spec, lists schedule.Lists, c cache) (*step, error) {
 	m := s.Model
 	score, query := s.Rope.ScoreFactors(m.HeadDim)
-	st := &step{kernels: k, kind: p.c.Kind, choice: k.choose(p.c), items: len(lists.Items), splits: splitsOf(lists, p.tokens)}
+	st := &step{kernels: k, kind: p.c.Kind, choice: k.choose(p.c), items: len(lists.Items), splits: max(1, lists.Slots/p.tokens)}
 	st.attend = abi.AttendParams{
 		Q: p.q, KCache: c.keys, VCache: c.values, Out: p.out,
 		PartialOut: p.alloc(4 * int64(lists.Slots) * int64(m.QueryHeads*m.VHeadDim)),

@@ -190,9 +190,6 @@ func artifacts(m abi.Manifest, embed bool) []Code {
 		if k.Plan.Blocks > 0 {
 			fields = append(fields, Id("Blocks").Op(":").Lit(k.Plan.Blocks))
 		}
-		if k.Plan.Cluster > 0 {
-			fields = append(fields, Id("Cluster").Op(":").Lit(k.Plan.Cluster))
-		}
 		if early(spec.Kind(k.Kind)) {
 			fields = append(fields, Id("Early").Op(":").True())
 		}

@@ -50,7 +50,7 @@ func bodyOf(p plan.Plan) (body, bool) {
 func ParamsStruct(kind spec.Kind) string { return bodies[kind].params }
 
 // flags are the values that #if KGEN_... in the templates tests.
-func flags(s spec.Spec, p plan.Plan) map[string]bool {
+func flags(s spec.Spec, kind spec.Kind) map[string]bool {
 	raw, segment := s.Cache.Encoding == spec.Raw, s.Cache.Encoding == spec.Segment
 	f := map[string]bool{
 		"KGEN_ENCODING_SEGMENT": segment,
@@ -68,11 +68,10 @@ func flags(s spec.Spec, p plan.Plan) map[string]bool {
 	}
 	// Queries are rotated anew for each run: where its keys are at positions in the
 	// segment. Shared decode rotates raw keys to those, one rotation for all members.
-	f["KGEN_ROTATED_PER_RUN"] = segment || raw && p.Kind == spec.SharedDecode
+	f["KGEN_ROTATED_PER_RUN"] = segment || raw && kind == spec.SharedDecode
 	for _, k := range spec.AllKinds {
-		f["KGEN_"+strings.ToUpper(string(k))] = k == p.Kind
+		f["KGEN_"+strings.ToUpper(string(k))] = k == kind
 	}
-	f["KGEN_CLUSTER"] = p.Cluster > 1
 	return f
 }
 
@@ -98,7 +97,7 @@ func emitKernel(s spec.Spec, p plan.Plan, templates fs.FS) (Kernel, error) {
 	}
 	k := Kernel{Plan: p, Entry: fmt.Sprintf("kgen_%s_%s", s.Name, stem), File: stem + ".cu"}
 
-	f := flattener{fs: templates, flags: flags(s, p), done: map[string]bool{"abi.cuh": true}}
+	f := flattener{fs: templates, flags: flags(s, p.Kind), done: map[string]bool{"abi.cuh": true}}
 	if err := f.file(fmt.Sprintf("ptx/%s.cuh", p.Family), ""); err != nil {
 		return Kernel{}, err
 	}
@@ -120,14 +119,10 @@ func emitKernel(s spec.Spec, p plan.Plan, templates fs.FS) (Kernel, error) {
 		offsetMacro, writeABI(cudaDialect, func(name string) bool { return names[name] }))
 	fmt.Fprintf(&out, "\n// ======== this kernel ========\nnamespace kgen {\n\n%s\n}  // namespace kgen\n", config(s, p))
 	out.WriteString(code)
-	cluster := ""
-	if p.Cluster > 1 { // of the source, so that no launch can leave it out
-		cluster = " __cluster_dims__(kgen::Config::cluster, 1, 1)"
-	}
 	fmt.Fprintf(&out, "\n// ======== entry point ========\n"+
-		"extern \"C\" __global__ void __launch_bounds__(kgen::Config::threads, kgen::Config::min_blocks)%s\n"+
+		"extern \"C\" __global__ void __launch_bounds__(kgen::Config::threads, kgen::Config::min_blocks)\n"+
 		"%s(const __grid_constant__ kgen::%s params) {\n  kgen::%s<kgen::Config>(params);\n}\n",
-		cluster, k.Entry, b.params, b.function)
+		k.Entry, b.params, b.function)
 	k.Source = []byte(tidy(out.String()))
 	return k, nil
 }
@@ -183,9 +178,6 @@ func config(s spec.Spec, p plan.Plan) string {
 		line("int", "rotators", p.Rotators, "warps that rotate")
 	}
 	line("int", "threads", p.Threads(), "")
-	if p.Cluster > 1 {
-		line("int", "cluster", p.Cluster, "blocks")
-	}
 	line("int", "min_blocks", max(p.MinBlocks, 1), "blocks of a multiprocessor")
 	line("int", "shared_bytes", p.Shared, "dynamic shared memory of a block")
 	b.WriteString("};\n")

@@ -26,7 +26,6 @@ func manifest(s spec.Spec, kernels []Kernel) abi.Manifest {
 		if tiled(k.Plan.Kind) {
 			entry.Plan.Rows, entry.Plan.Keys, entry.Plan.Stages = k.Plan.Rows, k.Plan.Keys, k.Plan.Stages
 			entry.Plan.Blocks = blocks(k.Plan)
-			entry.Plan.Cluster = cluster(k.Plan)
 		}
 		for _, t := range k.Plan.Targets {
 			entry.Targets = append(entry.Targets, abi.ManifestTarget{Target: string(t), Tuned: slices.Contains(k.Plan.Tuned, t)})
@@ -41,14 +40,6 @@ func manifest(s spec.Spec, kernels []Kernel) abi.Manifest {
 func blocks(p plan.Plan) int {
 	if p.Family == plan.SM90 && p.MinBlocks > 1 {
 		return p.MinBlocks
-	}
-	return 0
-}
-
-// cluster is the number of blocks of a cluster, where it is not 1.
-func cluster(p plan.Plan) int {
-	if p.Cluster > 1 {
-		return p.Cluster
 	}
 	return 0
 }

@@ -190,8 +190,6 @@ type Counters struct {
 
 	WGMMAs          uint64 // one a warpgroup
 	TensorCopyBytes uint64 // written by tensor_copy
-
-	PeerStoreBytes uint64 // peer_store_16, to blocks of the same cluster
 }
 
 // TakeCounters returns the sums over the launches that succeeded since the
@@ -218,7 +216,6 @@ func (c *Counters) add(x Counters) {
 	c.SharedStoreBytes += x.SharedStoreBytes
 	c.WGMMAs += x.WGMMAs
 	c.TensorCopyBytes += x.TensorCopyBytes
-	c.PeerStoreBytes += x.PeerStoreBytes
 }
 
 // supported says whether this package runs here at all.

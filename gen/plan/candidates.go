@@ -15,28 +15,24 @@ import (
 //   - the threads that copy divide the rows that they copy;
 //   - what the blocks of a multiprocessor ask for fits: shared memory, registers, threads;
 //   - family sm90: its own rules of warps, stages and pages.
-type space struct{ rows, keys, stages, warps, blocks, clusters []int }
+type space struct{ rows, keys, stages, warps, blocks []int }
 
 func spaceOf(s spec.Spec, kind spec.Kind, family Family) space {
 	decode := kind == spec.Decode
 	switch {
 	case family == SM90 && decode:
 		h := sm90DecodeHelpers(s)
-		return space{rows: []int{decodeRows(s.Model)}, keys: []int{32, 64, 128}, stages: []int{2, 3, 4, 5, 6, 8, 10}, warps: []int{h + 1, h + 2, h + 3, h + 4, h + 5, h + 6, h + 8}, blocks: []int{1, 2}, clusters: []int{1}}
+		return space{rows: []int{decodeRows(s.Model)}, keys: []int{32, 64, 128}, stages: []int{2, 3, 4, 5, 6, 8, 10}, warps: []int{h + 1, h + 2, h + 3, h + 4, h + 5, h + 6, h + 8}, blocks: []int{1, 2}}
 	case family == SM90:
 		keys := []int{64, 128}
 		if s.Masks.SoftCap > 0 {
 			keys = []int{64}
 		}
-		clusters := []int{1}
-		if kind == spec.Extend {
-			clusters = []int{1, 2, 4, 8}
-		}
-		return space{rows: []int{64, 128}, keys: keys, stages: []int{2, 3, 4}, warps: []int{8, 12}, blocks: []int{1}, clusters: clusters}
+		return space{rows: []int{64, 128}, keys: keys, stages: []int{2, 3, 4}, warps: []int{8, 12}, blocks: []int{1}}
 	case decode:
-		return space{rows: []int{decodeRows(s.Model)}, keys: []int{16, 32, 64}, stages: []int{1, 2, 3, 4}, warps: []int{2, 4, 8}, blocks: []int{1}, clusters: []int{1}}
+		return space{rows: []int{decodeRows(s.Model)}, keys: []int{16, 32, 64}, stages: []int{1, 2, 3, 4}, warps: []int{2, 4, 8}, blocks: []int{1}}
 	}
-	return space{rows: []int{64, 128, 256}, keys: []int{32, 64, 128}, stages: []int{1, 2, 3}, warps: []int{4, 8}, blocks: []int{1}, clusters: []int{1}}
+	return space{rows: []int{64, 128, 256}, keys: []int{32, 64, 128}, stages: []int{1, 2, 3}, warps: []int{4, 8}, blocks: []int{1}}
 }
 
 // Candidates are the plans that tuning may choose from for a kind with tiles on a
@@ -58,12 +54,10 @@ func Candidates(s spec.Spec, kind spec.Kind, target spec.Target) ([]Plan, error)
 				for _, stages := range sp.stages {
 					for _, warps := range sp.warps {
 						for _, blocks := range sp.blocks {
-							for _, cluster := range sp.clusters {
-								tile := complete(s.Tiles[kind], spec.Tile{Rows: rows, Keys: keys, Stages: stages, Warps: warps, Cluster: cluster})
-								p, misfit := Make(s, kind, target, Layout{family, tile, blocks})
-								if misfit == nil && !slices.ContainsFunc(all, p.sameLayout) {
-									all = append(all, p)
-								}
+							tile := complete(s.Tiles[kind], spec.Tile{Rows: rows, Keys: keys, Stages: stages, Warps: warps})
+							p, misfit := Make(s, kind, target, Layout{family, tile, blocks})
+							if misfit == nil && !slices.ContainsFunc(all, p.sameLayout) {
+								all = append(all, p)
 							}
 						}
 					}
@@ -84,9 +78,6 @@ type Layout struct {
 func (l Layout) String() string {
 	t := l.Tile
 	text := fmt.Sprintf("%s_r%dk%ds%dw%d", l.Family, t.Rows, t.Keys, t.Stages, t.Warps)
-	if t.Cluster > 1 {
-		text += fmt.Sprintf("c%d", t.Cluster)
-	}
 	if l.Blocks > 1 {
 		text += fmt.Sprintf("b%d", l.Blocks)
 	}
@@ -95,7 +86,7 @@ func (l Layout) String() string {
 
 // Layout is what the plan was made from.
 func (p Plan) Layout() Layout {
-	return Layout{p.Family, spec.Tile{Rows: p.Rows, Keys: p.Keys, Stages: p.Stages, Warps: p.Warps, Cluster: max(1, p.Cluster)}, max(1, p.MinBlocks)}
+	return Layout{p.Family, spec.Tile{Rows: p.Rows, Keys: p.Keys, Stages: p.Stages, Warps: p.Warps}, max(1, p.MinBlocks)}
 }
 
 func (p Plan) sameLayout(q Plan) bool { return p.Layout() == q.Layout() }

@@ -72,43 +72,11 @@ func TestCandidatesKeepGivenFields(t *testing.T) {
 	}
 }
 
-// Clusters are candidates, and a spec can ask for them; nothing else does.
-func TestClusters(t *testing.T) {
-	sizes := map[int]bool{}
-	all, err := plan.Candidates(parse(t, "llama3", ""), spec.Extend, "sm_90a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range all {
-		sizes[p.Cluster] = true
-	}
-	if len(sizes) != 4 || !sizes[1] || !sizes[8] || all[0].Cluster != 1 {
-		t.Errorf("clusters of %v, by default of %d", sizes, all[0].Cluster)
-	}
-	s := parse(t, "llama3", "\ntiles: {extend: {cluster: 8}}\n")
-	p, err := plan.Choose(s, spec.Extend, "sm_90a")
-	if err != nil || p.Layout().String() != "sm90_r128k128s2w12c8" {
-		t.Errorf("%s, %v", p.Layout(), err)
-	}
-	windowed := s
-	windowed.Masks.Window = 100
-	if p, err := plan.Choose(windowed, spec.Extend, "sm_90a"); err != nil || p.Layout().String() != "sm90_r128k64s2w12c8" {
-		t.Errorf("with a window: %s, %v", p.Layout(), err)
-	}
-	if _, err := plan.Choose(s, spec.Extend, "sm_80"); err == nil || !strings.Contains(err.Error(), "tiles.extend.cluster: only extend in family sm90") {
-		t.Errorf("for sm_80: error %v", err)
-	}
-}
-
 func TestMakeRefuses(t *testing.T) {
 	s := parse(t, "llama3", "")
 	raw := spec.WithEncoding(s, spec.Raw)
 	tile := func(rows, keys, stages, warps int) spec.Tile {
 		return spec.Tile{Rows: rows, Keys: keys, Stages: stages, Warps: warps}
-	}
-	cluster := func(t spec.Tile, blocks int) spec.Tile {
-		t.Cluster = blocks
-		return t
 	}
 	for _, c := range []struct {
 		s      spec.Spec
@@ -129,9 +97,6 @@ func TestMakeRefuses(t *testing.T) {
 		{s, spec.Decode, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(16, 64, 4, 8), Blocks: 2}, "blocks", "holds 1 such blocks"},
 		{s, spec.Extend, "sm_80", plan.Layout{Family: plan.SM80, Tile: tile(128, 128, 1, 4), Blocks: 1}, "rows", "registers a thread"},
 		{s, spec.Extend, "sm_80", plan.Layout{Family: plan.SM80, Tile: tile(128, 64, 1, 4), Blocks: 2}, "blocks", "only family sm90"},
-		{s, spec.Extend, "sm_80", plan.Layout{Family: plan.SM80, Tile: cluster(tile(128, 64, 1, 4), 2), Blocks: 1}, "cluster", "only extend in family sm90"},
-		{s, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: cluster(tile(128, 128, 2, 12), 2), Blocks: 1}, "cluster", "only extend in family sm90"},
-		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: cluster(tile(128, 128, 2, 12), 6), Blocks: 1}, "cluster", "2, 4 or 8 blocks, not 6"},
 	} {
 		p, misfit := plan.Make(c.s, c.kind, c.target, c.layout)
 		switch {

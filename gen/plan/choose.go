@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math/bits"
 	"reflect"
 	"slices"
 
@@ -112,7 +111,6 @@ func withoutSM90(s spec.Spec, kind spec.Kind) string {
 func complete(given, usual spec.Tile) spec.Tile {
 	for _, f := range []struct{ to, from *int }{
 		{&given.Rows, &usual.Rows}, {&given.Keys, &usual.Keys}, {&given.Stages, &usual.Stages}, {&given.Warps, &usual.Warps},
-		{&given.Cluster, &usual.Cluster},
 	} {
 		if *f.to == 0 {
 			*f.to = *f.from
@@ -138,9 +136,6 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		small := spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 12}
 		if s.Masks.SoftCap > 0 {
 			return []spec.Tile{small} // capping 128 keys' scores takes more registers than there are
-		}
-		if s.Masks.Window > 0 && s.Tiles[kind].Cluster > 1 {
-			return []spec.Tile{small} // so does masking them, where a merge follows
 		}
 		return []spec.Tile{{Rows: 128, Keys: 128, Stages: 2, Warps: 12}, small}
 	case family == SM90 && kind == spec.Decode:
@@ -188,7 +183,7 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 func decodeRows(m spec.Model) int { return roundUp(m.Group(), 16) }
 
 func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t spec.Tile) Plan {
-	p := Plan{Kind: kind, Family: family, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps, Cluster: max(1, t.Cluster)}
+	p := Plan{Kind: kind, Family: family, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps}
 	if family == SM90 {
 		p.Rotators = rotators(s, kind)
 	}
@@ -281,7 +276,7 @@ func sharedBytes(s spec.Spec, p Plan) int {
 			rotation = highTermBytes(s, p.Keys)
 		}
 		rings := works + queries*barriers + roundUp(keyStages*(keyTileBytes+masked), 8) + keyStages*keyBarriers + p.Stages*barriers
-		return roundUp(queries*query+stages+rotation+peerBytes(p)+rings, columnAlign)
+		return roundUp(queries*query+stages+rotation+rings, columnAlign)
 	case manyRows(p.Kind): // struct AttendShared
 		sums := 2 * (p.Rows / p.Warps / 16) * p.Threads() * 4
 		return roundUp(query+stages+(p.Stages+1)*keyTileBytes+sums, tileAlign)
@@ -290,17 +285,6 @@ func sharedBytes(s spec.Spec, p Plan) int {
 		return roundUp(p.Warps*max(query+stages, result), tileAlign)
 	}
 	return 0
-}
-
-// peerBytes is the size of struct PeerShared: of each warp of 16 rows a cell for each
-// peer, cells for the sums of 16 rows, and a barrier for 2, 4 and 8 peers each and one more.
-func peerBytes(p Plan) int {
-	if p.Cluster < 2 {
-		return 0
-	}
-	const cell, sums = 16, 16 * 2 * 4
-	counts := bits.Len(uint(p.Cluster)) - 1
-	return p.Rows / 16 * (p.Cluster*cell + sums + (counts+1)*barriers/2)
 }
 
 func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
@@ -325,9 +309,6 @@ func check(s spec.Spec, p Plan) *Misfit {
 	m := s.Model
 	if p.Rows < m.Group() {
 		return fail("rows", "a tile of %d rows can't hold one token's %d query heads of a KV head", p.Rows, m.Group())
-	}
-	if p.Cluster > 1 && (p.Family != SM90 || p.Kind != spec.Extend) {
-		return fail("cluster", "only extend in family sm90 merges the cuts of a tile in clusters, of %d blocks here", p.Cluster)
 	}
 	if p.Family == SM90 {
 		return checkSM90(s, p, fail)
@@ -399,8 +380,6 @@ func checkSM90(s spec.Spec, p Plan, fail misfit) *Misfit {
 			4*(1+p.Rows/warpgroupRows), p.Rows, p.Warps)
 	case !decode && p.Keys != 64 && p.Keys != 128:
 		return fail("keys", "family sm90 has tiles of 64 or 128 keys, not %d", p.Keys)
-	case p.Cluster > 1 && (p.Cluster > 8 || p.Cluster&(p.Cluster-1) != 0):
-		return fail("cluster", "a cluster has 2, 4 or 8 blocks, not %d", p.Cluster)
 	case s.Cache.PageSize < p.Keys && p.Keys%s.Cache.PageSize != 0:
 		return fail("keys", "%d keys are not a whole number of pages of %d", p.Keys, s.Cache.PageSize)
 	}

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"math/bits"
 	"slices"
 	"time"
 
@@ -72,7 +71,7 @@ type Estimate struct {
 	Products time.Duration // of the busiest multiprocessor
 	Rotation time.Duration // of raw keys, likewise
 	Tiles    time.Duration // what the tiles of the busiest multiprocessor cost besides
-	Items    time.Duration // the beginnings and ends of its items, merges in clusters among them
+	Items    time.Duration // the beginnings and ends of its items
 	Merge    time.Duration // the second launch
 	Parts    int           // of a sequence
 	Waves    float64       // items for each block that runs at a time
@@ -107,13 +106,8 @@ var coefficientsOf = map[body]coefficients{
 }
 
 const (
-	launchTime = 3 * time.Microsecond
-	mergeTime  = 3 * time.Microsecond
-
-	// Of an item's merge with its peers in a cluster: a guess, which no time has been
-	// fitted to yet.
-	exchangeTime = 2 * time.Microsecond
-
+	launchTime  = 3 * time.Microsecond
+	mergeTime   = 3 * time.Microsecond
 	usualChunk  = 512 // tokens of a segment
 	elementSize = 2
 	partialSize = 4
@@ -151,11 +145,6 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 		unit := cut.Tokens * ceil(shape.Keys, limit)
 		parts = ceil(shape.Keys, unit)
 	}
-	clusters := p.Cluster > 1
-	if clusters {
-		fit := cut.Fill * c.Multiprocessors / 100 / m.KVHeads / tiles
-		parts = powerOfTwo(min(p.Cluster, fit, shape.Keys/cut.Tokens))
-	}
 	seen := float64(shape.Keys)
 	if shape.Kind == spec.Prefill && s.Masks.Causal {
 		seen = (seen + float64(perTile)) / 2 // of a tile of queries, in the mean
@@ -169,9 +158,6 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 
 	// The busiest multiprocessor: equal items come in whole waves, unequal ones even out.
 	slots := float64(resident * c.Multiprocessors)
-	if clusters {
-		slots = float64(max(1, resident*c.Multiprocessors/p.Cluster) * p.Cluster)
-	}
 	waves := items / slots
 	busiest := ceilOf(waves)
 	if shape.Kind == spec.Prefill && waves > 1 {
@@ -217,7 +203,7 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 	keyBytes := float64(shape.Batch*shape.Keys*m.KVHeads) * dims * elementSize
 	queryBytes := float64(shape.Batch*shape.Query*m.QueryHeads) * dims * elementSize
 	partialBytes := 0.0
-	if parts > 1 && !clusters {
+	if parts > 1 {
 		partialBytes = float64(shape.Batch*shape.Query*m.QueryHeads*parts) * float64(m.VHeadDim+1) * partialSize
 		e.Merge = mergeTime + seconds(partialBytes/c.Read)
 	}
@@ -229,9 +215,6 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 		runs = 0
 	}
 	e.Items = seconds((k.item + (busiest-1)*k.nextItem + busiest*runs*k.run) * nanosecond)
-	if parts > 1 && clusters {
-		e.Items += seconds(busiest * exchangeTime.Seconds())
-	}
 
 	work := e.Products.Seconds() + e.Tiles.Seconds()
 	if s.RotatesKeys() {
@@ -256,9 +239,6 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 }
 
 func ceil(a, b int) int { return (a + b - 1) / b }
-
-// powerOfTwo is the largest up to n, at least 1.
-func powerOfTwo(n int) int { return 1 << (bits.Len(uint(max(1, n))) - 1) }
 
 func ceilOf(x float64) float64 {
 	n := float64(int(x))

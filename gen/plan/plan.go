@@ -14,7 +14,6 @@ type Plan struct {
 	Keys    int           // keys of a tile
 	Stages  int           // K/V tiles in flight
 	Warps   int
-	Cluster int // blocks that merge the cuts of a tile of rows among them; 1: none do; 0 without tiles
 	Shared  int // dynamic shared memory of a block, bytes
 	Results int // sm90's decode: items whose warps' results there is room for at a time; else 0
 

@@ -24,9 +24,8 @@ func (t Tuned) Of() string {
 }
 
 // Alternatives are the plans that may be chosen unseen in the place of a default: first
-// itself, then the candidates of its family and with its clusters, of which no time is
-// known, whose threads hold no more scores and outputs than its own, with which it does
-// not spill.
+// itself, then the candidates of its family whose threads hold no more scores and outputs
+// than its own, with which it does not spill.
 func Alternatives(s spec.Spec, kind spec.Kind, target spec.Target) ([]Plan, error) {
 	all, err := Candidates(s, kind, target)
 	if err != nil {
@@ -34,7 +33,7 @@ func Alternatives(s spec.Spec, kind spec.Kind, target spec.Target) ([]Plan, erro
 	}
 	usual := all[0]
 	return slices.DeleteFunc(all, func(p Plan) bool {
-		return p.Family != usual.Family || p.Cluster != usual.Cluster || accumulators(s.Model, p) > accumulators(s.Model, usual)
+		return p.Family != usual.Family || accumulators(s.Model, p) > accumulators(s.Model, usual)
 	}), nil
 }
 

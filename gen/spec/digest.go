@@ -52,10 +52,7 @@ func canonical(s Spec) string {
 	line("targets", join(s.Targets))
 	for _, k := range AllKinds {
 		if t := s.Tiles[k]; t != (Tile{}) {
-			line("tile "+string(k), fmt.Sprintf("{%d %d %d %d}", t.Rows, t.Keys, t.Stages, t.Warps))
-			if t.Cluster != 0 {
-				line("cluster "+string(k), t.Cluster)
-			}
+			line("tile "+string(k), t)
 		}
 	}
 	return b.String()

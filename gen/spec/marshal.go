@@ -127,7 +127,7 @@ func (w *writer) tiles(tiles map[Kind]Tile) {
 		for _, f := range []struct {
 			name  string
 			value int
-		}{{"rows", t.Rows}, {"keys", t.Keys}, {"stages", t.Stages}, {"warps", t.Warps}, {"cluster", t.Cluster}} {
+		}{{"rows", t.Rows}, {"keys", t.Keys}, {"stages", t.Stages}, {"warps", t.Warps}} {
 			if f.value != 0 {
 				given = append(given, fmt.Sprintf("%s: %d", f.name, f.value))
 			}

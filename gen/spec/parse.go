@@ -307,11 +307,11 @@ func (r *reader) tiles(tiles *map[Kind]Tile) func(*yaml.Node, string) {
 
 func (r *reader) tile(n *yaml.Node, path string) (t Tile) {
 	if n.Kind != yaml.MappingNode {
-		r.failAt(n, path, "want auto or fields (rows, keys, stages, warps, cluster), found %s", describe(n))
+		r.failAt(n, path, "want auto or fields (rows, keys, stages, warps), found %s", describe(n))
 		return t
 	}
 	if len(n.Content) == 0 {
-		r.failAt(n, path, "it is empty; write auto, or one or more of rows, keys, stages, warps, cluster")
+		r.failAt(n, path, "it is empty; write auto, or one or more of rows, keys, stages, warps")
 		return t
 	}
 	r.section(n, path, []field{
@@ -319,7 +319,6 @@ func (r *reader) tile(n *yaml.Node, path string) (t Tile) {
 		{"keys", false, r.multipleOf16(&t.Keys, maxTileKeys)},
 		{"stages", false, r.integer(&t.Stages, 1, maxTileStages)},
 		{"warps", false, r.integer(&t.Warps, 1, maxTileWarps)},
-		{"cluster", false, r.integerOf(&t.Cluster, 1, 2, 4, 8)},
 	}, nil)
 	return t
 }

@@ -1,7 +1,6 @@
 package spec
 
 import (
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -91,27 +90,10 @@ func TestEveryFieldIsRead(t *testing.T) {
 		Sharing: Bitwise,
 		Kinds:   []Kind{Append, Extend, Decode, SharedDecode, Merge},
 		Targets: []Target{"sm_80", "sm_120a"},
-		Tiles:   map[Kind]Tile{Extend: {Rows: 128, Keys: 64, Stages: 2, Warps: 8}, Decode: {Stages: 4}, SharedDecode: {Keys: 32}},
+		Tiles:   map[Kind]Tile{Extend: {128, 64, 2, 8}, Decode: {Stages: 4}, SharedDecode: {Keys: 32}},
 	}
 	if diff := cmp.Diff(want, s); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
-	}
-}
-
-// A cluster is a part of a tile like the others: the digest has it, and Marshal.
-func TestCluster(t *testing.T) {
-	const smallest = "name: s\nmodel: {query_heads: 8, kv_heads: 8, head_dim: 64}\nrope: {type: default, theta: 10000}\ntiles: {extend: {rows: 128%s}}\n"
-	digests := map[string]bool{}
-	for _, more := range []string{"", ", cluster: 1", ", cluster: 8"} {
-		s := parse(t, fmt.Sprintf(smallest, more))
-		again, err := Parse("again.yaml", Marshal(s))
-		if err != nil || again.Tiles[Extend] != s.Tiles[Extend] {
-			t.Errorf("%q: %+v, %v", more, again.Tiles, err)
-		}
-		digests[Digest(s)] = true
-	}
-	if len(digests) != 3 {
-		t.Errorf("%d digests", len(digests))
 	}
 }
 

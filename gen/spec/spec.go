@@ -130,6 +130,4 @@ type Tile struct {
 	Keys   int // keys of a tile
 	Stages int // K/V tiles in flight
 	Warps  int
-
-	Cluster int // blocks that merge the cuts of a tile of rows among them
 }

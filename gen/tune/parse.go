@@ -290,16 +290,16 @@ func (r *reader) timedCase(c bench.Case, n *yaml.Node, path string) TimedCase {
 
 // The limits of a spec's tiles, and of cuts.
 const (
-	mostRowsKeys, mostStages, mostWarps, mostBlocks, mostCluster = 512, 8, 16, 8, 8
-	mostFill, mostTokens                                         = 10000, 1 << 20
-	mostLength                                                   = 1 << 30
-	mostChoices                                                  = 8 // of a kind
+	mostRowsKeys, mostStages, mostWarps, mostBlocks = 512, 8, 16, 8
+	mostFill, mostTokens                            = 10000, 1 << 20
+	mostLength                                      = 1 << 30
+	mostChoices                                     = 8 // of a kind
 )
 
 func (r *reader) choice(n *yaml.Node, path string) Choice {
 	c := Choice{at: r.position(n), fields: r.positions(n, "")}
 	family, t := "", &c.Layout.Tile
-	c.Layout.Blocks, t.Cluster = 1, 1
+	c.Layout.Blocks = 1
 	r.fields(n, path, map[string]func(*yaml.Node, string){
 		"query": r.integer(&c.Query, 1, mostLength, 1), "keys": r.integer(&c.Keys, 1, mostLength, 1),
 		"fill": r.integer(&c.Cut.Fill, 1, mostFill, 1), "tokens": r.integer(&c.Cut.Tokens, 1, mostTokens, 1),
@@ -312,7 +312,7 @@ func (r *reader) choice(n *yaml.Node, path string) Choice {
 			read := map[string]func(*yaml.Node, string){
 				"family": r.text(&family), "rows": r.integer(&t.Rows, 16, mostRowsKeys, 16), "keys": r.integer(&t.Keys, 16, mostRowsKeys, 16),
 				"stages": r.integer(&t.Stages, 1, mostStages, 1), "warps": r.integer(&t.Warps, 1, mostWarps, 1),
-				"blocks": r.integer(&c.Layout.Blocks, 1, mostBlocks, 1), "cluster": r.integer(&t.Cluster, 1, mostCluster, 1),
+				"blocks": r.integer(&c.Layout.Blocks, 1, mostBlocks, 1),
 			}
 			r.fields(n, path, read, "family", "rows", "keys", "stages", "warps")
 			maps.Copy(c.fields, r.positions(n, "plan."))

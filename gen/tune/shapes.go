@@ -158,7 +158,7 @@ func (s Setting) String() string {
 	return text
 }
 
-var settingPattern = regexp.MustCompile(`^(sm[0-9]+)_r([0-9]{1,4})k([0-9]{1,4})s([0-9]{1,2})w([0-9]{1,2})(?:c([0-9]))?(?:b([0-9]))?(?:\+f([0-9]{1,5})t([0-9]{1,7}))?$`)
+var settingPattern = regexp.MustCompile(`^(sm[0-9]+)_r([0-9]{1,4})k([0-9]{1,4})s([0-9]{1,2})w([0-9]{1,2})(?:b([0-9]))?(?:\+f([0-9]{1,5})t([0-9]{1,7}))?$`)
 
 // ParseSetting reads what [Setting.String] writes.
 func ParseSetting(text string) (Setting, error) {
@@ -173,9 +173,9 @@ func ParseSetting(text string) (Setting, error) {
 	return Setting{
 		Layout: plan.Layout{
 			Family: plan.Family(m[1]),
-			Tile:   spec.Tile{Rows: number(2), Keys: number(3), Stages: number(4), Warps: number(5), Cluster: max(1, number(6))},
-			Blocks: max(1, number(7)),
+			Tile:   spec.Tile{Rows: number(2), Keys: number(3), Stages: number(4), Warps: number(5)},
+			Blocks: max(1, number(6)),
 		},
-		Cut: plan.Cut{Fill: number(8), Tokens: number(9)},
+		Cut: plan.Cut{Fill: number(7), Tokens: number(8)},
 	}, nil
 }

@@ -206,9 +206,6 @@ func (k KindTable) marshal(line func(indent int, format string, args ...any)) {
 		}
 		t := c.Layout.Tile
 		plan := fmt.Sprintf("family: %s, rows: %d, keys: %d, stages: %d, warps: %d", c.Layout.Family, t.Rows, t.Keys, t.Stages, t.Warps)
-		if t.Cluster > 1 {
-			plan += fmt.Sprintf(", cluster: %d", t.Cluster)
-		}
 		if c.Layout.Blocks > 1 {
 			plan += fmt.Sprintf(", blocks: %d", c.Layout.Blocks)
 		}

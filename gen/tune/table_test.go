@@ -43,7 +43,7 @@ func setting(t testing.TB, text string) Setting {
 }
 
 func entry(t testing.TB) Entry {
-	a, b := setting(t, "sm90_r128k128s2w12"), setting(t, "sm90_r64k64s3w8c2+f200t256")
+	a, b := setting(t, "sm90_r128k128s2w12"), setting(t, "sm90_r64k64s3w8+f200t256")
 	return Entry{
 		Identity: Identity{
 			Spec: "llama3", Digest: spec.Digest(llama3(t)), GPU: "NVIDIA H200", Target: "sm_90a",
@@ -98,15 +98,14 @@ func TestTableReadsBack(t *testing.T) {
 func TestTableErrors(t *testing.T) {
 	good := string(Table{GPU: "NVIDIA H200"}.With(entry(t)).Marshal())
 	for _, c := range []struct{ name, old, new, want string }{
-		{"an impossible tile", "{family: sm90, rows: 64, keys: 64, stages: 3, warps: 8, cluster: 2}", "{family: sm90, rows: 64, keys: 64, stages: 8, warps: 8}",
+		{"an impossible tile", "{family: sm90, rows: 64, keys: 64, stages: 3, warps: 8}", "{family: sm90, rows: 64, keys: 64, stages: 8, warps: 8}",
 			"t.yaml:16:"},
-		{"names the field", "stages: 3, warps: 8, cluster: 2}", "stages: 8, warps: 8}", "specs.llama3.kinds.extend.choices[0].plan.stages: 64 rows, 64 keys and 8 stages need"},
+		{"names the field", "stages: 3, warps: 8}", "stages: 8, warps: 8}", "specs.llama3.kinds.extend.choices[0].plan.stages: 64 rows, 64 keys and 8 stages need"},
 		{"rows", "rows: 64", "rows: 65", "t.yaml:16:66: specs.llama3.kinds.extend.choices[0].plan.rows: 65 is not a multiple of 16"},
 		{"a number", "keys: 16384", "keys: many", `choices[0].keys: "many" is not a whole number from 1 to`},
 		{"a field", "tokens: 256", "token: 256", "a table has no such field here"},
 		{"a family", "{family: sm90, rows: 128", "{family: sm70, rows: 128", `choices[1].plan.family: "sm70" is not sm80 or sm90`},
-		{"missing", ", warps: 8, ", ", ", "warps is missing"},
-		{"a cluster of three", "cluster: 2", "cluster: 3", "choices[0].plan.cluster: a cluster has 2, 4 or 8 blocks, not 3"},
+		{"missing", ", warps: 8}", "}", "warps is missing"},
 		{"a case", `"extend:1x64/8192"`, `"extend:x"`, `case "extend:x"`},
 		{"a setting", "sm90_r128k128s2w12: 42.1", "sm90: 42.1", `"sm90" is not a setting`},
 		{"the last choice", "- {plan:", "- {query: 4, plan:", "the last choice is for all lengths"},
@@ -122,7 +121,7 @@ func TestTableErrors(t *testing.T) {
 		{"a kind", "      extend:\n", "      stretch:\n", "t.yaml:12:7: specs.llama3.kinds.stretch: want one of [prefill extend decode shared_decode]"},
 		{"a kind without a tile", "      extend:\n", "      merge:\n", "want one of [prefill extend decode shared_decode]"},
 		{"a family that the target does not run", "target: sm_90a", "target: sm_80", "t.yaml:16:54: specs.llama3.kinds.extend.choices[0].plan.family: sm90 runs on sm_90a, not on sm_80"},
-		{"blocks", "stages: 3, warps: 8, cluster: 2}", "stages: 3, warps: 8, blocks: 9}", `choices[0].plan.blocks: "9" is not a whole number from 1 to 8`},
+		{"blocks", "stages: 3, warps: 8}", "stages: 3, warps: 8, blocks: 9}", `choices[0].plan.blocks: "9" is not a whole number from 1 to 8`},
 		{"a part below a tile", "tokens: 256", "tokens: 32", "specs.llama3.kinds.extend.choices[0].tokens: parts of 32 tokens are smaller than a tile of 64 keys or a page of 16"},
 		{"a negative cut", "fill: 200", "fill: -1", `choices[0].fill: "-1" is not a whole number from 1 to 10000`},
 		{"no choice", "        choices:\n", "        choices: []\n        cases:\n", "want a list of choices"},

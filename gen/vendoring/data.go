@@ -116,9 +116,6 @@ func newData(in Input) (data, error) {
 	}
 	var targets []string
 	for _, k := range m.Kernels {
-		if k.Plan.Cluster > 1 {
-			return data{}, fmt.Errorf("%s runs in clusters, for which kgen's runtime lists the work: leave cluster out of tiles.%s and of the tuned tables", k.Entry, k.Kind)
-		}
 		for _, t := range k.Targets {
 			i, err := newImage(s, k, t)
 			if err != nil {

@@ -166,11 +166,6 @@ func TestErrors(t *testing.T) {
 		break
 	}
 	in = input(t, "tiny", vendoring.C)
-	in.Output.Manifest.Kernels[0].Plan.Cluster = 2
-	if _, err := vendoring.Files(in); err == nil || !strings.Contains(err.Error(), "runs in clusters") {
-		t.Errorf("error %v", err)
-	}
-	in = input(t, "tiny", vendoring.C)
 	in.Output.Manifest.SpecDigest = "other"
 	if _, err := vendoring.Files(in); err == nil || !strings.Contains(err.Error(), "another spec") {
 		t.Errorf("error %v", err)

@@ -209,7 +209,7 @@ func (r *attendRun) launch(ctx context.Context, which []int) (outputs, error) {
 	return o, err
 }
 
-// lists schedules some of the sequences and puts items that do nothing behind
+// lists schedules some of the sequences and puts items that do nothing between
 // the others.
 func (r *attendRun) lists(which []int) (schedule.Lists, error) {
 	var sequences []schedule.Sequence
@@ -217,7 +217,7 @@ func (r *attendRun) lists(which []int) (schedule.Lists, error) {
 		sequences = append(sequences, r.l.sequences[i])
 	}
 	lists, err := schedule.Build(sequences, r.scheduleOptions(r.c.kind))
-	lists.Items = append(lists.Items, make([]abi.Item, r.c.padding*max(1, r.kernels.Tiles[r.c.kind].Cluster))...)
+	lists.Items = append(lists.Items, make([]abi.Item, r.c.padding)...)
 	return lists, err
 }
 
@@ -227,7 +227,6 @@ func (r *attendRun) scheduleOptions(kind spec.Kind) schedule.Options {
 		Rows: r.kernels.Tiles[kind].Rows, Group: s.Model.Group(), Causal: s.Masks.Causal,
 		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition,
 		SplitTokens: c.splitTokens, MaxItems: c.maxItems, PageSize: s.Cache.PageSize,
-		Cluster: r.kernels.Tiles[kind].Cluster,
 	}
 }
 

@@ -192,9 +192,7 @@ constexpr int FINAL = -1;
 // AttendParams launches prefill, extend, decode and shared_decode.
 // The grid is (item_count, kv_heads), or for family sm90 any number of blocks, among
 // which the pairs of an item and a KV head are shared out; items with q_count 0 do
-// nothing, and come last. For a kernel whose blocks run in clusters of c, items are
-// listed in groups of c, of which each block of a cluster takes one: item_count and the
-// grid are multiples of c, and an item with q_count 0 may stand in a group behind its first.
+// nothing, and come last.
 struct AttendParams {
   void* q;                   // [tokens][query heads][head dim], un-rotated; element type of the spec
   void* k_cache;             // pages, see the spec's cache layout
@@ -256,9 +254,7 @@ static_assert(KGEN_OFFSET(AttendParams, page_count) == 172, "AttendParams.page_c
 
 // Item is one work item: a tile of query tokens against a list of runs. One of
 // shared_decode names its query tokens by Members: q_begin and q_count count members,
-// each with a slot of its own; q_index, Item.slot and slot_stride are 0. Items
-// that share the rows of a tile follow each other from a place that is a multiple of
-// their number; the kernel merges their results in that order, and each has Slot FINAL.
+// each with a slot of its own; q_index, Item.slot and slot_stride are 0.
 struct Item {
   int32_t q_begin;      // first query token, or first member
   int32_t q_count;      // query tokens, at most tile rows / group; 0 for a padding item
@@ -267,7 +263,7 @@ struct Item {
   int32_t run_end;      // one past the last run
   int32_t slot;         // partial slot of token q_begin, or FINAL
   int32_t slot_stride;  // slots from one token's to the next token's
-  int32_t peers;        // items that share the rows, for a kernel whose blocks run in clusters: 2, 4 or 8; 0: none do
+  int32_t reserved;
 };
 static_assert(sizeof(Item) == 32, "Item: size");
 static_assert(KGEN_OFFSET(Item, q_begin) == 0, "Item.q_begin: offset");
@@ -277,7 +273,7 @@ static_assert(KGEN_OFFSET(Item, run_begin) == 12, "Item.run_begin: offset");
 static_assert(KGEN_OFFSET(Item, run_end) == 16, "Item.run_end: offset");
 static_assert(KGEN_OFFSET(Item, slot) == 20, "Item.slot: offset");
 static_assert(KGEN_OFFSET(Item, slot_stride) == 24, "Item.slot_stride: offset");
-static_assert(KGEN_OFFSET(Item, peers) == 28, "Item.peers: offset");
+static_assert(KGEN_OFFSET(Item, reserved) == 28, "Item.reserved: offset");
 
 // Run is a token range of one segment inside a work item.
 struct Run {

@@ -180,7 +180,7 @@
 // ---- launch parameters ----
 // Every spec's header has them; one wins.
 #ifndef KGEN_ABI_VERSION
-#define KGEN_ABI_VERSION 8
+#define KGEN_ABI_VERSION 9
 
 #ifdef __cplusplus
 #define KGEN_STATIC_ASSERT static_assert
@@ -201,9 +201,7 @@ extern "C" {
 // KgenAttendParams launches prefill, extend, decode and shared_decode.
 // The grid is (item_count, kv_heads), or for family sm90 any number of blocks, among
 // which the pairs of an item and a KV head are shared out; items with q_count 0 do
-// nothing, and come last. For a kernel whose blocks run in clusters of c, items are
-// listed in groups of c, of which each block of a cluster takes one: item_count and the
-// grid are multiples of c, and an item with q_count 0 may stand in a group behind its first.
+// nothing, and come last.
 typedef struct KgenAttendParams {
   uint64_t q;                // [tokens][query heads][head dim], un-rotated; element type of the spec
   uint64_t k_cache;          // pages, see the spec's cache layout
@@ -265,9 +263,7 @@ KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, page_count) == 172, "KgenAttendPar
 
 // KgenItem is one work item: a tile of query tokens against a list of runs. One of
 // shared_decode names its query tokens by Members: q_begin and q_count count members,
-// each with a slot of its own; q_index, KgenItem.slot and slot_stride are 0. Items
-// that share the rows of a tile follow each other from a place that is a multiple of
-// their number; the kernel merges their results in that order, and each has Slot KGEN_FINAL.
+// each with a slot of its own; q_index, KgenItem.slot and slot_stride are 0.
 typedef struct KgenItem {
   int32_t q_begin;      // first query token, or first member
   int32_t q_count;      // query tokens, at most tile rows / group; 0 for a padding item
@@ -276,7 +272,7 @@ typedef struct KgenItem {
   int32_t run_end;      // one past the last run
   int32_t slot;         // partial slot of token q_begin, or KGEN_FINAL
   int32_t slot_stride;  // slots from one token's to the next token's
-  int32_t peers;        // items that share the rows, for a kernel whose blocks run in clusters: 2, 4 or 8; 0: none do
+  int32_t reserved;
 } KgenItem;
 KGEN_STATIC_ASSERT(sizeof(KgenItem) == 32, "KgenItem: size");
 KGEN_STATIC_ASSERT(offsetof(KgenItem, q_begin) == 0, "KgenItem.q_begin: offset");
@@ -286,7 +282,7 @@ KGEN_STATIC_ASSERT(offsetof(KgenItem, run_begin) == 12, "KgenItem.run_begin: off
 KGEN_STATIC_ASSERT(offsetof(KgenItem, run_end) == 16, "KgenItem.run_end: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenItem, slot) == 20, "KgenItem.slot: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenItem, slot_stride) == 24, "KgenItem.slot_stride: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenItem, peers) == 28, "KgenItem.peers: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenItem, reserved) == 28, "KgenItem.reserved: offset");
 
 // KgenMember is one query token of an item of shared_decode; a token that stands in
 // several items has a slot for each.
@@ -423,7 +419,7 @@ KGEN_STATIC_ASSERT(offsetof(KgenCopy, reserved) == 24, "KgenCopy.reserved: offse
 }
 #endif
 
-#elif KGEN_ABI_VERSION != 8
+#elif KGEN_ABI_VERSION != 9
 #error "headers of kernels that different versions of kgen generated; generate them all with one"
 #endif  // KGEN_ABI_VERSION
 

@@ -62,9 +62,7 @@ const Final = -1
 // AttendParams launches prefill, extend, decode and shared_decode.
 // The grid is (ItemCount, KVHeads), or for family sm90 any number of blocks, among
 // which the pairs of an item and a KV head are shared out; items with QCount 0 do
-// nothing, and come last. For a kernel whose blocks run in clusters of c, items are
-// listed in groups of c, of which each block of a cluster takes one: ItemCount and the
-// grid are multiples of c, and an item with QCount 0 may stand in a group behind its first.
+// nothing, and come last.
 type AttendParams struct {
 	Q          DevicePtr // [tokens][query heads][head dim], un-rotated; element type of the spec
 	KCache     DevicePtr // pages, see the spec's cache layout
@@ -102,9 +100,7 @@ type AttendParams struct {
 
 // Item is one work item: a tile of query tokens against a list of runs. One of
 // shared_decode names its query tokens by Members: QBegin and QCount count members,
-// each with a slot of its own; QIndex, Item.Slot and SlotStride are 0. Items
-// that share the rows of a tile follow each other from a place that is a multiple of
-// their number; the kernel merges their results in that order, and each has Slot Final.
+// each with a slot of its own; QIndex, Item.Slot and SlotStride are 0.
 type Item struct {
 	QBegin     int32 // first query token, or first member
 	QCount     int32 // query tokens, at most tile rows / group; 0 for a padding item
@@ -113,7 +109,7 @@ type Item struct {
 	RunEnd     int32 // one past the last run
 	Slot       int32 // partial slot of token QBegin, or Final
 	SlotStride int32 // slots from one token's to the next token's
-	Peers      int32 // items that share the rows, for a kernel whose blocks run in clusters: 2, 4 or 8; 0: none do
+	Reserved   int32
 }
 
 // Member is one query token of an item of shared_decode; a token that stands in

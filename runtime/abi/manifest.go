@@ -68,8 +68,6 @@ type ManifestPlan struct {
 	Stages int `json:"stages"` // K/V tiles in flight
 	Warps  int `json:"warps"`
 	Blocks int `json:"blocks,omitempty"` // of a persistent grid, a multiprocessor; 0: 1
-	// Cluster is the blocks of a cluster; 0: 1.
-	Cluster int `json:"cluster,omitempty"`
 }
 
 // ManifestTarget is one kernel's machine code for one target and what it uses.

@@ -98,9 +98,6 @@ func (j *attendJob) item(w *worker, item abi.Item, head int) error {
 	if item.QBegin < 0 || item.QCount < 0 || item.Slot < abi.Final {
 		return fmt.Errorf("QBegin %d, QCount %d, Slot %d: out of range", item.QBegin, item.QCount, item.Slot)
 	}
-	if item.Peers > 1 {
-		return fmt.Errorf("%d items have its rows, and nothing merges them here: list them without schedule.Options.Cluster", item.Peers)
-	}
 	if int64(item.QCount)*int64(j.config.Group) > maxRows {
 		return fmt.Errorf("%d query tokens of %d heads a KV head: at most %d rows", item.QCount, j.config.Group, maxRows)
 	}

@@ -34,22 +34,17 @@ type Choice struct {
 	Rows, Keys int // of a tile
 	Blocks     int // that a sequence alone is cut for: schedule.Options.FillBy
 	Tokens     int // of the smallest part, likewise
-	Cluster    int // blocks of a cluster: schedule.Options.Cluster
 
 	kernel *loaded
 }
 
-// Plan is the tile of the choice's kernel, such as r16k64s4w8 or r128k128s2w12c8; "" of the zero Choice.
+// Plan is the tile of the choice's kernel, such as r16k64s4w8; "" of the zero Choice.
 func (c Choice) Plan() string {
 	if c.kernel == nil {
 		return ""
 	}
 	a := &c.kernel.artifact
-	text := fmt.Sprintf("r%dk%ds%dw%d", a.Rows, a.Keys, a.Stages, a.Warps)
-	if a.Cluster > 1 {
-		text += fmt.Sprintf("c%d", a.Cluster)
-	}
-	return text
+	return fmt.Sprintf("r%dk%ds%dw%d", a.Rows, a.Keys, a.Stages, a.Warps)
 }
 
 // route is a rule with its kernel.
@@ -157,7 +152,7 @@ func (s *Set) route(rules []Rule, tuned map[string]*loaded) {
 
 func (s *Set) addRoute(rule Rule, l *loaded) {
 	r := route{query: rule.Query, keys: rule.Keys, choice: Choice{
-		Kind: rule.Kind, Rows: l.artifact.Rows, Keys: l.artifact.Keys, Blocks: s.blocks(l), Tokens: rule.Tokens, Cluster: l.artifact.Cluster, kernel: l,
+		Kind: rule.Kind, Rows: l.artifact.Rows, Keys: l.artifact.Keys, Blocks: s.blocks(l), Tokens: rule.Tokens, kernel: l,
 	}}
 	if r.query == 0 {
 		r.query = anyLength

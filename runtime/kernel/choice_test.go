@@ -171,34 +171,6 @@ func TestDefaultBesideTuned(t *testing.T) {
 	}
 }
 
-// A kernel whose blocks run in clusters gets whole ones, and groups of items.
-func TestClusters(t *testing.T) {
-	b := tunedBundle()
-	b.Kernels[2].Cluster = 8 // short90
-	s, dev := openOn(t, b, cuda.Info{Name: "H200", Major: 9, Multiprocessors: 132, SharedPerBlock: 227 << 10})
-	c := s.Choose(abi.KindExtend, 64, 8192)
-	if c.Cluster != 8 || c.Plan() != "r64k64s2w4c8" {
-		t.Errorf("a cluster of %d, %s", c.Cluster, c.Plan())
-	}
-	for items, want := range map[int32]int{8: 64, 16: 128, 80: 128} { // 16 whole clusters on 132 multiprocessors
-		dev.launches = nil
-		if err := s.Attend(0, c, abi.AttendParams{ItemCount: items, KVHeads: 8, KMap: 1, VMap: 1}); err != nil {
-			t.Fatal(err)
-		}
-		if got := dev.launches[0].config.GridX; got != want {
-			t.Errorf("%d items: %d blocks, want %d", items, got, want)
-		}
-	}
-	err := s.Attend(0, c, abi.AttendParams{ItemCount: 12, KVHeads: 8, KMap: 1, VMap: 1})
-	if err == nil || !strings.Contains(err.Error(), "12 items; the kernel takes groups of 8") {
-		t.Errorf("12 items: error %v", err)
-	}
-	few, dev := openOn(t, b, cuda.Info{Name: "H200", Major: 9, Multiprocessors: 3, SharedPerBlock: 227 << 10})
-	if err := few.Attend(0, few.Choose(abi.KindExtend, 64, 8192), abi.AttendParams{ItemCount: 80, KVHeads: 8, KMap: 1, VMap: 1}); err != nil || dev.launches[0].config.GridX != 8 {
-		t.Errorf("3 multiprocessors: %v, %+v", err, dev.launches)
-	}
-}
-
 func TestOpenTunedErrors(t *testing.T) {
 	b := tunedBundle()
 	b.Tuned[0].Rules = append(slices.Clone(b.Tuned[0].Rules), Rule{Kind: abi.KindExtend, Entry: "none"})

@@ -35,7 +35,6 @@ type Artifact struct {
 	Group       int // query heads that share one KV head
 	SharedBytes int // dynamic shared memory of a block
 	Blocks      int // of a persistent grid, a multiprocessor; 0: 1
-	Cluster     int // blocks of a cluster, as the source says; 0: 1
 	// Early is true of a source that, where compiled for sm_90 or newer, waits by itself
 	// for the kernel ahead of it: see cuda.LaunchConfig.
 	Early bool

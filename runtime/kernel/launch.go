@@ -55,17 +55,11 @@ func (s *Set) attend(stream cuda.Stream, l *loaded, kind abi.Kind, p abi.AttendP
 		if p.KMap == 0 || p.VMap == 0 {
 			return fmt.Errorf("launch %s of %s: no tensor maps of the caches: a kernel of family sm90 needs those of MapCache", kind, s.name)
 		}
-		cluster := l.cluster()
-		if x%cluster != 0 {
-			return fmt.Errorf("launch %s of %s: %d items; the kernel takes groups of %d: list them with schedule.Options.Cluster", kind, s.name, x, cluster)
-		}
 		work := int64(x) * int64(y)
 		if work > math.MaxInt32 {
 			return fmt.Errorf("launch %s of %s: %d items of %d KV heads; a launch takes %d in all", kind, s.name, x, y, math.MaxInt32)
 		}
-		// As many whole clusters as blocks fit, at least one: a cluster's blocks wait for
-		// each other, but no cluster for another.
-		x, y = int32(min(work, max(1, int64(s.blocks(l))/int64(cluster))*int64(cluster))), 1
+		x, y = int32(min(work, int64(s.blocks(l)))), 1
 	}
 	return launch(s, stream, l, kind, &p, x, y)
 }
@@ -84,9 +78,6 @@ func (s *Set) blocks(l *loaded) int {
 	}
 	return SM80Blocks * s.multiprocessors
 }
-
-// cluster is the blocks of a cluster.
-func (l *loaded) cluster() int32 { return int32(max(1, l.artifact.Cluster)) }
 
 // persistent is a kernel whose blocks share out the items.
 func (l *loaded) persistent() bool { return l != nil && l.artifact.Family == "sm90" }

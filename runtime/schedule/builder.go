@@ -19,7 +19,6 @@ type Builder struct {
 	tiles     []tile
 	parts     []part  // of the tiles, one tile's behind the other's
 	order     []int32 // sequences by their first query token
-	sorted    []int32 // tiles by their heaviest part, for clusters
 	buckets   [sortBuckets + 1]int32
 	readers   readers
 }
@@ -32,8 +31,6 @@ type tile struct {
 	parts               int32 // its keys are cut into so many: an item each
 	shared              int32 // partial slots of each query token before those of the parts
 	unit                int   // distance of the cuts
-
-	firstPart, firstRun, heaviest int32 // for clusters: of its parts, and the keys of one
 }
 
 // part is an item that has no place in the list yet.
@@ -96,9 +93,6 @@ func (b *Builder) build(sequences []Sequence, of []known, o *Options, tokens int
 		return Lists{}, err
 	}
 	n := len(b.parts)
-	if o.Cluster > 1 {
-		n = b.countGroups(o.Cluster) * o.Cluster
-	}
 	if o.PadItems > 0 {
 		if n > o.PadItems {
 			return Lists{}, fmt.Errorf("%w: %d work items, there is room for %d", ErrFixedSize, n, o.PadItems)
@@ -108,11 +102,7 @@ func (b *Builder) build(sequences []Sequence, of []known, o *Options, tokens int
 	} else {
 		b.items = resize(b.items, n)
 	}
-	if o.Cluster > 1 {
-		b.placeGroups(o.Cluster)
-	} else {
-		b.place()
-	}
+	b.place()
 	return Lists{Items: b.items, Runs: b.runs, SlotBegin: b.slotBegin, Slots: slots}, nil
 }
 
@@ -125,8 +115,7 @@ func (b *Builder) add(s *Sequence, o *Options, of known) {
 		return
 	}
 	perTile := int32(o.Rows / o.Group)
-	tiles := int(n+perTile-1) / int(perTile)
-	unit := o.splitTokens(total, tiles)
+	unit := o.splitTokens(total, int(n+perTile-1)/int(perTile))
 	// A cut or the gap of a window makes one run more.
 	most := 2*len(s.Segments) + total/unit + 1
 	for i := int32(0); i < n; i += perTile {
@@ -139,7 +128,7 @@ func (b *Builder) add(s *Sequence, o *Options, of known) {
 		b.addRuns(&t, s.Segments, o, n <= perTile)
 		t.parts = int32(len(b.parts) - before)
 		b.tiles = append(b.tiles, t)
-		if n := t.parts + shared; n > 1 && o.Cluster <= 1 {
+		if n := t.parts + shared; n > 1 {
 			b.addSlots(t.begin, t.count, n)
 		}
 	}
@@ -253,9 +242,6 @@ func (o *Options) splitTokens(total, tiles int) int {
 	if o.SplitTokens == 0 {
 		return math.MaxInt32
 	}
-	if o.Cluster > 1 {
-		return o.clusterUnit(total, tiles)
-	}
 	if o.MaxItems == 0 {
 		return o.SplitTokens
 	}
@@ -300,7 +286,7 @@ func (b *Builder) place() {
 			}
 			item := &b.items[at]
 			item.QBegin, item.QCount, item.QIndex, item.RunBegin, item.RunEnd = begin, count, index, run, p.end
-			item.Slot, item.SlotStride, item.Peers = slot, stride, 0
+			item.Slot, item.SlotStride = slot, stride
 			slot += more
 			run = p.end
 			at += step
@@ -320,11 +306,6 @@ func (b *Builder) fillBuckets(most int32, shift int) {
 		n++
 	}
 	b.buckets[bucket] += n
-	b.endBuckets()
-}
-
-// endBuckets turns how many each bucket holds into the place of its last.
-func (b *Builder) endBuckets() {
 	end := int32(-1)
 	for i := range b.buckets {
 		end += b.buckets[i]

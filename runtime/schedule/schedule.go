@@ -48,15 +48,6 @@ type Options struct {
 	// max(1, MaxItems/T) parts. 0: no limit.
 	MaxItems int
 
-	// Cluster is for a kernel whose blocks run in clusters of 2, 4 or 8; 0 and 1: they
-	// don't. The kernel then merges the parts of a tile itself, and no token has slots. A
-	// sequence of T tokens whose query tokens fill n tiles is cut, at equal distances, into
-	// the largest power of two of parts that is at most Cluster, MaxItems / n and
-	// T / SplitTokens. Items come in groups of Cluster, in which those of one tile
-	// stand together, and groups come heaviest first. Places of a group stay empty where
-	// no tile fits.
-	Cluster int
-
 	// PadItems and PadTokens are fixed sizes, for lists that a CUDA graph reads
 	// again and again: items that do nothing are added up to PadItems, query
 	// tokens that own no slot up to PadTokens. 0: no padding.
@@ -89,7 +80,7 @@ func (o Options) FillBy(blocks, kvHeads, c int) Options {
 
 // Lists are the work lists of one step.
 type Lists struct {
-	Items     []abi.Item // heaviest first, to within an eighth of the heaviest; padding last. See Options.Cluster
+	Items     []abi.Item // heaviest first, to within an eighth of the heaviest; padding last
 	Runs      []abi.Run
 	SlotBegin []int32 // [query tokens + 1]: the partial slots of each query token, for merge
 	Slots     int     // partial slots in all; 0: nothing to merge

@@ -105,9 +105,6 @@ func (b *SharedBuilder) build(sequences []Sequence, o *Options, s *SharedOptions
 	if err := s.check(o); err != nil {
 		return SharedLists{}, err
 	}
-	if o.Cluster > 1 {
-		return SharedLists{}, fmt.Errorf("a cluster of %d blocks: what shared decode leaves is merged with its results, not in clusters", o.Cluster)
-	}
 	tokens, err := b.decode.checkOrder(sequences)
 	if err != nil {
 		return SharedLists{}, err

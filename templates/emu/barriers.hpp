@@ -1,4 +1,4 @@
-// State of mbarriers and named barriers, of all blocks of a cluster.
+// State of mbarriers and named barriers.
 #pragma once
 #include <string.h>
 
@@ -19,7 +19,6 @@ struct Barrier {
   long bytes = 0;          // that this phase still needs; negative where copies landed before they were expected
   uint32_t copied = 0;     // phases up to the last that a tensor copy is of
   int copy_line = 0;       // of that copy
-  uint32_t peers = 0;      // phases up to the last that another block arrived at
   Clock gathered, published;  // what those know who arrived; the same as of the last completed phase
   std::vector<int> waiting;   // threads
 };
@@ -37,22 +36,20 @@ constexpr int named_barriers = 16;
 
 class Barriers {
  public:
-  void reset(int blocks, size_t shared_bytes) {
+  NamedBarrier named[named_barriers];
+
+  void reset(size_t shared_bytes) {
     all_.clear();
-    most_ = static_cast<size_t>(max_barriers / max_blocks * blocks);
-    all_.reserve(most_);
-    at_.resize(static_cast<size_t>(blocks));
-    for (std::vector<int16_t>& at : at_) at.assign(shared_bytes / 8, -1);
-    named_.assign(static_cast<size_t>(blocks * named_barriers), NamedBarrier());
+    all_.reserve(max_barriers);
+    at_.assign(shared_bytes / 8, -1);
+    for (NamedBarrier& b : named) b = NamedBarrier();
   }
-  NamedBarrier& named(int block, int id) { return named_[static_cast<size_t>(block * named_barriers + id)]; }
-  bool full() const { return all_.size() == most_; }
   int count() const { return static_cast<int>(all_.size()); }
   Barrier& operator[](int i) { return all_[static_cast<size_t>(i)]; }
-  // The barrier at an offset, a multiple of 8, of a block's shared memory; -1: none.
-  int find(int block, uint32_t offset) const { return at_[static_cast<size_t>(block)][offset / 8]; }
-  int add(int block, uint32_t offset, const Barrier& b) {
-    at_[static_cast<size_t>(block)][offset / 8] = static_cast<int16_t>(count());
+  // The barrier at an offset, a multiple of 8, of shared memory; -1: none.
+  int find(uint32_t offset) const { return at_[offset / 8]; }
+  int add(uint32_t offset, const Barrier& b) {
+    at_[offset / 8] = static_cast<int16_t>(count());
     all_.push_back(b);
     return count() - 1;
   }
@@ -61,9 +58,7 @@ class Barriers {
 
  private:
   std::vector<Barrier> all_;
-  size_t most_ = 0;
-  std::vector<std::vector<int16_t>> at_;  // of each block
-  std::vector<NamedBarrier> named_;
+  std::vector<int16_t> at_;
 };
 
 // Registers a thread that a kernel is taken to be compiled for that has so many

@@ -7,11 +7,7 @@ extern "C" {
 
 // What the running CUDA thread sees of itself.
 struct KgenHere {
-  int thread;             // of its cluster: its blocks' threads are numbered through
-  int first;              // thread of its block, likewise
-  int rank;               // of its block in the cluster
-  int cluster;            // blocks of it
-  int block_x, block_y, grid_x;
+  int thread, block_x, block_y, grid_x;
   unsigned char* shared;  // the block's dynamic shared memory
 };
 extern KgenHere kgen_here;
@@ -46,8 +42,6 @@ void kgen_barrier_init_fence();
 void kgen_barrier_arrive(uint32_t barrier, int line);
 void kgen_barrier_arrive_expecting(uint32_t barrier, int bytes, int line);
 void kgen_barrier_wait(uint32_t barrier, int parity, int line);
-// Waits as kgen_barrier_wait does, with what other blocks arrived with.
-void kgen_barrier_wait_cluster(uint32_t barrier, int parity, int line);
 void kgen_named_barrier(int id, int threads, bool wait, int line);
 void kgen_tensor_map_prefetch(const void* map, int line);
 void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int line);
@@ -57,12 +51,5 @@ void kgen_wgmma(const KgenWgmma* operands, int line);
 void kgen_wgmma_fence(int line);
 void kgen_wgmma_commit(int line);
 void kgen_wgmma_wait(int pending, int line);
-
-// ---- clusters ----
-void kgen_cluster_sync(int line);
-uint32_t kgen_peer_address(uint32_t address, int rank, int line);
-void kgen_peer_barrier_arrive(uint32_t barrier, int line);
-void kgen_peer_store_16(uint32_t dst, const void* x, int line);
-void kgen_peer_store_async_16(uint32_t dst, const void* x, uint32_t barrier, int line);
 
 }  // extern "C"

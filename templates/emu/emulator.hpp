@@ -40,16 +40,12 @@
 //     fence_async_shared. Before a product, and after each wait, a wgmma_fence
 //     must come. One warp's wait is taken for the warpgroup's.
 //   - registers_take and registers_give share out the registers of a block.
-//   - The blocks of a cluster run together, each with shared memory of its own; stores
-//     to another block's and arrivals there are checked as those within a block are. What
-//     another block did is known only after cluster_sync or a barrier_wait_cluster, and
-//     no block may end before all that others do in its memory is known to it.
 //   - Fragment layouts of ldmatrix and mma, alignment of 16-byte accesses,
 //     rounding of pack and flushing of subnormals are those of the PTX ISA.
 //
 // What is not modelled
 //   - Time, bank conflicts, caches, registers, atomics, memory fences between
-//     blocks: clusters, and blocks without one, run one after another.
+//     blocks: blocks run one after another.
 //   - Races through plain pointers are not searched for; they show only as
 //     wrong values under some seed.
 //   - The fragment of a product's a is read when it is issued, and
@@ -70,7 +66,6 @@
 #define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-#define __cluster_dims__(...)
 #define __align__(n) __attribute__((aligned(n)))
 
 struct __align__(8) float2 { float x, y; };
@@ -103,8 +98,6 @@ template <class P>
 constexpr unsigned long size(void (*)(P)) { return sizeof(P); }
 // The second of the numbers in __launch_bounds__.
 constexpr int min_blocks(int = 0, int blocks = 1) { return blocks; }
-// The numbers in __cluster_dims__, of which only the first may not be 1.
-constexpr int cluster(int x = 1, int y = 1, int z = 1) { return y == 1 && z == 1 ? x : 0; }
 }  // namespace kgen_emulator
 // What follows the name are the numbers in __launch_bounds__.
 #define KGEN_EMULATOR_ENTRY(name, ...)                                                         \
@@ -117,19 +110,13 @@ constexpr int cluster(int x = 1, int y = 1, int z = 1) { return y == 1 && z == 1
   extern "C" __attribute__((visibility("default"))) int kgen_min_blocks_##name() {             \
     return kgen_emulator::min_blocks(__VA_ARGS__);                                             \
   }
-// What follows the name are the numbers in __cluster_dims__.
-#define KGEN_EMULATOR_CLUSTER(name, ...)                                                  \
-  extern "C" __attribute__((visibility("default"))) int kgen_cluster_##name() {             \
-    static_assert(kgen_emulator::cluster(__VA_ARGS__) > 0, "clusters are along x");         \
-    return kgen_emulator::cluster(__VA_ARGS__);                                             \
-  }
 
 namespace ptx {
 
 // ---- where this thread is ----
-inline int thread_index() { return kgen_here.thread - kgen_here.first; }
+inline int thread_index() { return kgen_here.thread; }
 inline int lane_index() { return kgen_here.thread % 32; }
-inline int warp_index() { return thread_index() / 32; }
+inline int warp_index() { return kgen_here.thread / 32; }
 inline int block_x() { return kgen_here.block_x; }
 inline int block_y() { return kgen_here.block_y; }
 inline int grid_x() { return kgen_here.grid_x; }

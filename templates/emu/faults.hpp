@@ -54,9 +54,10 @@ inline void on_fault(int signal, siginfo_t* info, void* context) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
   if (machine.stack_guard(address)) machine.fail("a thread's stack is full (%zu bytes): local variables are too large", Stacks::size);
   char where[256];
-  machine.global.describe(address, where, sizeof where);
-  for (const Block& b : machine.blocks) {
-    if (b.shared.begin() && b.shared.reserves(address)) b.shared.describe(address, "shared memory", where, sizeof where);
+  if (machine.shared.reserves(address)) {
+    machine.shared.describe(address, "shared memory", where, sizeof where);
+  } else {
+    machine.global.describe(address, where, sizeof where);
   }
   machine.fail("out-of-bounds %s at 0x%zx%s, %s", access_kind(context), static_cast<size_t>(address), during, where);
 }

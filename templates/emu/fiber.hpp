@@ -116,24 +116,20 @@ inline void prepare(Context& c, unsigned char* top, size_t size, void (*entry)()
 
 #endif
 
-// Stacks for up to a cluster's threads, each above a page that no one may touch.
+// Stacks for up to a block's threads, each above a page that no one may touch.
 // Memory is taken by the system when a stack is first used.
 class Stacks {
  public:
   static constexpr size_t size = 256 << 10;
-  static constexpr int count = 4096;
+  static constexpr int count = 1024;
 
   bool reserve() {
     stride_ = size + page_size();
     void* p = mmap(nullptr, stride_ * count, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return false;
     base_ = static_cast<unsigned char*>(p);
-    return open(1024);
-  }
-  // Makes the first n stacks usable.
-  bool open(int n) {
-    for (; open_ < n; open_++) {
-      if (mprotect(base_ + open_ * stride_ + page_size(), size, PROT_READ | PROT_WRITE) != 0) return false;
+    for (int i = 0; i < count; i++) {
+      if (mprotect(base_ + i * stride_ + page_size(), size, PROT_READ | PROT_WRITE) != 0) return false;
     }
     return true;
   }
@@ -149,7 +145,6 @@ class Stacks {
  private:
   unsigned char* base_ = nullptr;
   size_t stride_ = 0;
-  int open_ = 0;
 };
 
 }  // namespace kgen_emulator

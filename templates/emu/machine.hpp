@@ -1,6 +1,5 @@
-// The machine that runs a cluster of blocks, mostly of one: fibers, their order,
-// barriers, and how a launch fails. Threads, warps and warpgroups are numbered through
-// all of its blocks.
+// The machine that runs a block: fibers, their order, barriers, and how a
+// launch fails.
 #pragma once
 #include <signal.h>
 #include <stdarg.h>
@@ -64,7 +63,6 @@ struct Counters {
   uint64_t shared_load_bytes, shared_store_bytes;              // load_16 and store_16, shared
   uint64_t wgmmas;                                             // of a warpgroup
   uint64_t tensor_copy_bytes;                                  // written by tensor copies
-  uint64_t peer_store_bytes;                                   // peer_store_16
 };
 
 struct Copy {
@@ -88,16 +86,6 @@ struct Operands {
   int lane_mask;
 };
 
-// A store to another block's memory, or its own, that counts towards a barrier there.
-struct PeerStore {
-  int rank;
-  uint32_t offset;
-  unsigned char x[16];
-  int barrier;     // index
-  uint32_t phase;  // of the barrier, that waits for it
-  int thread, line;
-};
-
 struct Lane {
   Context context;
   Operands operands;
@@ -117,7 +105,7 @@ struct Warp {
   Op op = Op::none;      // what lanes wait at
   int line = 0;
   int arrived = 0;      // lanes that wait at op
-  int at_barrier = 0;   // lanes that wait at sync_threads or cluster_sync
+  int at_barrier = 0;   // lanes that wait at sync_threads
   int returned = 0;     // lanes that have returned
   uint32_t returned_lanes = 0, waiting_lanes = 0;  // the latter for an mbarrier
   uint32_t stuck = 0;                              // lanes that cannot go on: they wait or have returned
@@ -135,17 +123,6 @@ struct Warp {
   }
 };
 
-// One block of a cluster: its number there is its rank.
-struct Block {
-  Guarded shared;
-  Shadow shadow;
-  int x = 0, y = 0;
-  int returned = 0;      // threads
-  int waiting = 0;       // threads at sync_threads
-  int barrier_line = 0;  // of that
-  Clock peers;           // what threads of other blocks have done in its memory: warps' clocks alone
-};
-
 class Machine {
  public:
   using Entry = void (*)(const void* params);
@@ -157,11 +134,11 @@ class Machine {
     uint32_t shared;
     uint64_t seed;
     int min_blocks;  // of the launch bounds
-    int cluster;     // blocks, along x
   };
 
   Global global;
-  std::vector<Block> blocks;  // of the cluster
+  Guarded shared;
+  Shadow shadow;
   Counters counters{};
   char error[2048];
   char faulted_at[1024];  // the instruction that a fault came from, or empty
@@ -169,13 +146,12 @@ class Machine {
   std::vector<Warp> warps;
   Barriers barriers;
   std::vector<TensorCopy> tensor_copies;  // under way
-  std::vector<PeerStore> peer_stores;     // under way
   std::vector<Warpgroup> warpgroups;
   volatile sig_atomic_t running = 0;  // a fiber runs
   volatile sig_atomic_t busy = 0;     // it is in a part of the host that must not be left
   const char* doing = nullptr;        // the ptx function that touches memory now, for faults
   int doing_line = 0;
-  int early = 0;  // copies of this cluster may land early
+  int early = 0;  // copies of this block may land early
 
   bool start() { return stacks_.reserve(); }
   bool stack_guard(uintptr_t address) const { return stacks_.guards(address); }
@@ -185,22 +161,24 @@ class Machine {
     counters = {};
     error[0] = faulted_at[0] = 0;
     launch_ = &launch;
-    if (!prepare_blocks()) return false;
+    if (!shared.begin() || shared.size() != launch.shared) {
+      shared.release();
+      if (!shared.allocate(launch.shared, 1024)) {
+        snprintf(error, sizeof error, "no memory for %u bytes of shared memory", launch.shared);
+        return false;
+      }
+    }
     Random random(launch.seed);
-    std::vector<int> order(static_cast<size_t>(launch.grid[0]) * launch.grid[1] * launch.grid[2] / launch.cluster);
+    std::vector<int> order(static_cast<size_t>(launch.grid[0]) * launch.grid[1] * launch.grid[2]);
     std::iota(order.begin(), order.end(), 0);
     random.shuffle(order.data(), static_cast<int>(order.size()));
     bool good = true;
-    for (int cluster : order) {
-      for (int rank = 0; rank < launch.cluster; rank++) {
-        const int block = cluster * launch.cluster + rank;
-        blocks[static_cast<size_t>(rank)].x = block % launch.grid[0];
-        blocks[static_cast<size_t>(rank)].y = block / launch.grid[0] % launch.grid[1];
-      }
+    for (int block : order) {
+      kgen_here.block_x = block % launch.grid[0];
+      kgen_here.block_y = block / launch.grid[0] % launch.grid[1];
       kgen_here.grid_x = launch.grid[0];
-      kgen_here.cluster = launch.cluster;
-      random_ = Random(launch.seed ^ (static_cast<uint64_t>(cluster) + 1) * 0xd1342543de82ef95u);
-      if (!(good = run_cluster())) break;
+      random_ = Random(launch.seed ^ (static_cast<uint64_t>(block) + 1) * 0xd1342543de82ef95u);
+      if (!(good = run_block())) break;
     }
     char where[256];
     if (global.damaged(where, sizeof where) && good) {
@@ -212,19 +190,6 @@ class Machine {
 
   Warp& warp() { return *warp_; }
   Lane& lane() { return lanes[kgen_here.thread]; }
-  Block& block() { return blocks[static_cast<size_t>(kgen_here.rank)]; }  // of the running thread
-  int threads() const { return launch_->threads; }  // of a block
-  int rank_of_warp(int warp) const { return warp * warp_size / launch_->threads; }
-  // Makes a thread the one that runs, or whom a message names.
-  void enter(int thread) {
-    kgen_here.thread = thread;
-    kgen_here.rank = thread / launch_->threads;
-    kgen_here.first = kgen_here.rank * launch_->threads;
-    Block& b = block();
-    kgen_here.block_x = b.x;
-    kgen_here.block_y = b.y;
-    kgen_here.shared = b.shared.begin();
-  }
   Random& random() { return random_; }
   Moment now() const { return {kgen_here.thread, warp_->syncs, &warp_->clock}; }
   int warp_index() const { return kgen_here.thread / warp_size; }
@@ -258,9 +223,9 @@ class Machine {
     warp_->syncs++;
     may_switch();
   }
-  // A place where another warp may go on, or a copy land.
+  // A place where another warp may go on, or a tensor copy land.
   void may_switch() {
-    if (early && random_.below(4) == 0) land_one();
+    if (early && !tensor_copies.empty() && random_.below(4) == 0) land_one();
     if (interleave_ && random_.below(4) == 0) switch_warp();
   }
   // The running lane cannot go on; returns when it can.
@@ -286,30 +251,13 @@ class Machine {
       fail("diverged warp: this lane arrives at sync_threads (line %d), but %d lanes of its warp wait at %s (line %d)", line,
            w.arrived, name(w.op), w.line);
     }
-    Block& b = block();
-    if (b.waiting == 0) {
-      b.barrier_line = line;
-    } else if (line != b.barrier_line) {
+    if (waiting_ == 0) {
+      barrier_line_ = line;
+    } else if (line != barrier_line_) {
       fail("diverged block: this thread arrives at sync_threads on line %d, but %d threads wait at the one on line %d", line,
-           b.waiting, b.barrier_line);
+           waiting_, barrier_line_);
     }
-    b.waiting++;
-    w.at_barrier++;
-    stop_lane();
-  }
-  void cluster_sync(int line) {
-    Warp& w = *warp_;
-    if (w.arrived) {
-      fail("diverged warp: this lane arrives at cluster_sync (line %d), but %d lanes of its warp wait at %s (line %d)", line,
-           w.arrived, name(w.op), w.line);
-    }
-    if (cluster_waiting_ == 0) {
-      cluster_line_ = line;
-    } else if (line != cluster_line_) {
-      fail("diverged cluster: this thread arrives at cluster_sync on line %d, but %d threads wait at the one on line %d", line,
-           cluster_waiting_, cluster_line_);
-    }
-    cluster_waiting_++;
+    waiting_++;
     w.at_barrier++;
     stop_lane();
   }
@@ -323,7 +271,6 @@ class Machine {
   void acquire(const Clock& from) { warp_->clock.join(from, static_cast<int>(warps.size()), barriers.count()); }
 
   bool pause_ends(int warp);  // can the paused warp go on?
-  void block_returns();       // the running thread has
 
   // Ends the launch with a message; the running fiber is given up.
   [[noreturn]] __attribute__((format(printf, 2, 3))) void fail(const char* format, ...) {
@@ -332,7 +279,7 @@ class Machine {
     size_t n = static_cast<size_t>(vsnprintf(error, sizeof error, format, args));
     va_end(args);
     if (n < sizeof error) {
-      int t = kgen_here.thread - kgen_here.first;
+      int t = kgen_here.thread;
       snprintf(error + n, sizeof error - n, "; thread %d (warp %d, lane %d) of block (%d,%d)", t, t / warp_size,
                t % warp_size, kgen_here.block_x, kgen_here.block_y);
     }
@@ -345,19 +292,12 @@ class Machine {
     if (!c.text) return;
     char collision[128];
     snprintf(collision, sizeof collision, c.text, c.other);
-    const unsigned char* at = static_cast<const unsigned char*>(address);
-    const Block* of = &block();
-    for (const Block& b : blocks) {
-      if (at >= b.shared.begin() && at < b.shared.begin() + b.shared.size()) of = &b;
-    }
-    char where[64] = "";
-    if (of != &block()) snprintf(where, sizeof where, " of the block of rank %d", static_cast<int>(of - blocks.data()));
-    fail("race: %s (line %d) %s byte %zu of shared memory%s %s", function, line, action, static_cast<size_t>(at - of->shared.begin()), where, collision);
+    fail("race: %s (line %d) %s byte %zu of shared memory %s", function, line, action,
+         static_cast<size_t>(static_cast<const unsigned char*>(address) - shared.begin()), collision);
   }
   // The bytes of shared memory at a 32-bit address, checked.
   unsigned char* shared_at(uint32_t address, const char* function, int line, uint32_t bytes = 16, uint32_t alignment = 16) {
     if (address % alignment) fail("%s (line %d): shared address 0x%x is not a multiple of %u", function, line, address, alignment);
-    Guarded& shared = block().shared;
     if (address < shared_base || address - shared_base + size_t{bytes} > shared.size()) {
       fail("%s (line %d): %u bytes at offset %ld are outside of shared memory (%zu bytes)", function, line, bytes,
            static_cast<long>(address) - static_cast<long>(shared_base), shared.size());
@@ -368,45 +308,12 @@ class Machine {
  private:
   static void start_thread();
 
-  // Gives the launch's clusters their blocks' memory. False: error says why not.
-  bool prepare_blocks() {
-    const int threads = launch_->cluster * launch_->threads;
-    if (launch_->grid[0] % launch_->cluster) {
-      snprintf(error, sizeof error, "a grid of %d blocks along x is not a whole number of clusters of %d", launch_->grid[0], launch_->cluster);
-      return false;
-    }
-    if (launch_->cluster > 1 && launch_->threads % (4 * warp_size)) {
-      snprintf(error, sizeof error, "blocks of %d threads: the emulator has clusters of whole warpgroups", launch_->threads);
-      return false;
-    }
-    if (launch_->cluster > max_blocks || threads > max_warps * warp_size || !stacks_.open(threads)) {
-      snprintf(error, sizeof error, "no room for clusters of %d blocks of %d threads", launch_->cluster, launch_->threads);
-      return false;
-    }
-    for (Block& b : blocks) {
-      if (b.shared.size() != launch_->shared) b.shared.release(), b.shared = Guarded();
-    }
-    if (blocks.size() < static_cast<size_t>(launch_->cluster)) blocks.resize(static_cast<size_t>(launch_->cluster));
-    for (int i = 0; i < launch_->cluster; i++) {
-      Guarded& shared = blocks[static_cast<size_t>(i)].shared;
-      if (shared.begin() || shared.allocate(launch_->shared, 1024)) continue;
-      snprintf(error, sizeof error, "no memory for %u bytes of shared memory", launch_->shared);
-      return false;
-    }
-    return true;
-  }
-
-  bool run_cluster() {
-    const int threads = launch_->cluster * launch_->threads, warps = threads / warp_size;
-    counters.blocks += static_cast<uint64_t>(launch_->cluster);
-    for (int i = 0; i < launch_->cluster; i++) {
-      Block& b = blocks[static_cast<size_t>(i)];
-      memset(b.shared.begin(), poison, b.shared.size());
-      b.shadow.reset(b.shared.size(), warps);
-      b.returned = b.waiting = 0;
-      if (launch_->cluster > 1) b.peers = Clock();
-    }
-    cluster_waiting_ = 0;
+  bool run_block() {
+    const int threads = launch_->threads, warps = threads / warp_size;
+    counters.blocks++;
+    memset(shared.begin(), poison, shared.size());
+    shadow.reset(shared.size(), warps);
+    kgen_here.shared = shared.begin();
     interleave_ = random_.below(4) == 0;
     early = random_.below(4) == 0;
     lanes.resize(static_cast<size_t>(threads));
@@ -419,14 +326,14 @@ class Machine {
     for (Warp& w : this->warps) {
       std::iota(w.order, w.order + warp_size, 0);
       random_.shuffle(w.order, warp_size);
-      w.registers = registers_at_launch(launch_->threads * launch_->min_blocks);
+      w.registers = registers_at_launch(threads * launch_->min_blocks);
     }
-    barriers.reset(launch_->cluster, launch_->shared);
+    barriers.reset(shared.size());
     tensor_copies.clear();
-    peer_stores.clear();
     warpgroups.assign(static_cast<size_t>(warps / 4), Warpgroup());
+    returned_ = waiting_ = 0;
     warp_ = &this->warps[random_.below(warps)];
-    enter(thread(*warp_));
+    kgen_here.thread = thread(*warp_);
     running = 1;
     switch_context(main_, lane().context);
     running = 0;
@@ -436,14 +343,11 @@ class Machine {
       snprintf(error, sizeof error, "the block ends with %s; block (%d,%d)", unfinished, kgen_here.block_x, kgen_here.block_y);
       return false;
     }
-    for (int i = 0; i < launch_->cluster; i++) {
-      Block& b = blocks[static_cast<size_t>(i)];
-      if (long at = b.shared.damage()) {
-        char where[128];
-        b.shared.describe(b.shared.address() + (at < 0 ? at : static_cast<long>(b.shared.size()) + at - 1), "shared memory", where, sizeof where);
-        snprintf(error, sizeof error, "out-of-bounds write, %s; block (%d,%d)", where, b.x, b.y);
-        return false;
-      }
+    if (long at = shared.damage()) {
+      char where[128];
+      shared.describe(shared.address() + (at < 0 ? at : static_cast<long>(shared.size()) + at - 1), "shared memory", where, sizeof where);
+      snprintf(error, sizeof error, "out-of-bounds write, %s; block (%d,%d)", where, kgen_here.block_x, kgen_here.block_y);
+      return false;
     }
     return true;
   }
@@ -452,39 +356,25 @@ class Machine {
   // Runs warp w from its position on; from is the lane that stops.
   void resume(Lane& from, Warp& w) {
     warp_ = &w;
-    enter(thread(w));
+    kgen_here.thread = thread(w);
     Lane& to = lane();
     if (&from != &to) switch_context(from.context, to.context);
   }
   // Goes on with any warp that can run.
   void switch_warp() {
     Lane& from = lane();
-    int able[max_warps], n = 0;
+    int able[Stacks::count / warp_size], n = 0;
     for (;;) {
       for (int i = 0; i < static_cast<int>(warps.size()); i++) {
         if (can_run(i)) able[n++] = i;
       }
       if (n) break;
-      int returned = 0;
-      bool opened = false;
-      for (int i = 0; i < launch_->cluster; i++) {
-        Block& b = blocks[static_cast<size_t>(i)];
-        returned += b.returned;
-        if (b.waiting && b.waiting + b.returned == launch_->threads) {
-          counters.barriers++;
-          b.waiting = 0;
-          open_barrier(i, 1);
-          opened = true;
-        }
-      }
-      if (opened) continue;
-      if (returned == launch_->cluster * launch_->threads) {
+      if (returned_ == launch_->threads) {
         switch_context(from.context, main_);
         __builtin_unreachable();
       }
-      if (cluster_waiting_ && cluster_waiting_ + returned == launch_->cluster * launch_->threads) {
-        cluster_waiting_ = 0;
-        open_barrier(0, launch_->cluster);
+      if (waiting_ && waiting_ + returned_ == launch_->threads) {
+        open_barrier();
       } else if (!land_one()) {
         deadlock();
       }
@@ -498,13 +388,13 @@ class Machine {
     if (w.pause != Pause::none) return pause_ends(warp);
     return w.stuck != ~0u;
   }
-  // All threads of these blocks that have not returned are at the barrier: lets them go on.
-  void open_barrier(int first_block, int count) {
-    const int warps_of = launch_->threads / warp_size, begin = first_block * warps_of, end = begin + count * warps_of;
+  // All threads that have not returned are at the barrier: lets them go on.
+  void open_barrier() {
+    counters.barriers++;
+    waiting_ = 0;
     Clock all;
-    for (int i = begin; i < end; i++) release(all, i, ~0u);
-    for (int i = begin; i < end; i++) {
-      Warp& w = warps[static_cast<size_t>(i)];
+    for (int i = 0; i < static_cast<int>(warps.size()); i++) release(all, i, ~0u);
+    for (Warp& w : warps) {
       if (w.returned == warp_size) continue;
       w.clock = all;
       w.syncs++;
@@ -517,7 +407,7 @@ class Machine {
   }
 
   // These, and pause_ends, are defined where their parts of the machine are.
-  bool land_one();          // a tensor copy or a store to a peer, if any is under way
+  bool land_one();          // a tensor copy, if any is under way
   [[noreturn]] void deadlock();
   const char* left_over();  // what must have ended with the block, in words, or null
 
@@ -527,8 +417,9 @@ class Machine {
   Warp* warp_ = nullptr;
   Random random_;
   bool interleave_ = false;  // warps take turns between barriers; else one runs as far as it can
-  int cluster_waiting_ = 0;  // threads at cluster_sync
-  int cluster_line_ = 0;     // of that
+  int returned_ = 0;         // threads
+  int waiting_ = 0;          // threads at the barrier
+  int barrier_line_ = 0;
   char left_[256];
 };
 
@@ -543,7 +434,7 @@ inline void Machine::start_thread() {
   }
   w.returned++;
   w.returned_lanes |= 1u << w.lane();
-  machine.block_returns();
+  machine.returned_++;
   machine.stop_lane();
   __builtin_unreachable();
 }
@@ -553,5 +444,4 @@ inline void Machine::start_thread() {
 extern "C" {
 KgenHere kgen_here;
 void kgen_sync_threads(int line) { kgen_emulator::machine.sync_threads(line); }
-void kgen_cluster_sync(int line) { kgen_emulator::machine.cluster_sync(line); }
 }

@@ -9,8 +9,7 @@ namespace kgen_emulator {
 
 // Who has a time of its own: a warp counts the instructions of the whole warp
 // that it has passed, a warpgroup its groups of products, an mbarrier its phases.
-// All blocks of a cluster are counted through.
-constexpr int max_blocks = 8, max_warps = 128, max_warpgroups = max_warps / 4, max_barriers = 88 * max_blocks;
+constexpr int max_warps = 32, max_warpgroups = 8, max_barriers = 88;
 constexpr int warpgroup_clock = max_warps, barrier_clock = warpgroup_clock + max_warpgroups;
 constexpr int clocks = barrier_clock + max_barriers;
 
@@ -64,7 +63,6 @@ class Shadow {
   void reset(size_t bytes, int warps) {
     warps_ = warps;
     readers_ = warps + warps / 4;
-    reader_words_ = (readers_ + 63) / 64;
     cells_.assign(bytes / 16, Cell());
     reads_.resize(cells_.size() * static_cast<size_t>(readers_));  // what counts is in Cell::readers
     fences_.assign(static_cast<size_t>(warps) * 32, 0);
@@ -98,13 +96,6 @@ class Shadow {
     if (!c.text) wrote(cells_[cell], barrier_clock + barrier, phase, now.thread);
     return c;
   }
-  // A store that the barrier's phase waits for, from `now` on. It needs no fence, as a
-  // tensor copy does.
-  Conflict async_write(uint32_t cell, const Moment& now, int barrier, uint32_t phase) {
-    Conflict c = before_write(cell, now);
-    if (!c.text) wrote(cells_[cell], barrier_clock + barrier, phase, now.thread);
-    return c;
-  }
   Conflict read(uint32_t cell, const Moment& now) {
     Conflict c = before_read(cell, now);
     if (!c.text) mark(cell, now.warp(), now.syncs, now.thread);
@@ -122,17 +113,17 @@ class Shadow {
   static constexpr const char* in_flight = "while thread %d has not waited for its copy to it";
   static constexpr const char* after_write = "after thread %d wrote it, with no barrier between";
   static constexpr const char* after_read = "after thread %d read it, with no barrier between";
-  static constexpr const char* after_tensor = "that a tensor copy or peer_store_async_16 of thread %d writes, without having waited for that copy's phase of its barrier";
+  static constexpr const char* after_tensor = "that a tensor copy of thread %d writes, without having waited for that copy's phase of its barrier";
   static constexpr const char* after_product =
       "that a wgmma of thread %d's warpgroup reads, with no wgmma_wait by the warpgroup and barrier between";
   static constexpr const char* no_fence = "after thread %d wrote it with no fence_async_shared afterwards";
   struct Cell {
     int16_t writer = -1, copier = -1;  // threads
-    uint16_t clock = 0;                // the writer's
+    uint8_t clock = 0;                 // the writer's
     uint16_t copies = 0;
-    uint16_t fences = 0;  // of the writer, when it wrote
-    uint32_t time = 0;    // of clock
-    uint64_t readers[(max_warps + max_warpgroups + 63) / 64] = {};  // since then: warps, then warpgroups
+    uint16_t fences = 0;   // of the writer, when it wrote
+    uint32_t time = 0;     // of clock
+    uint64_t readers = 0;  // since then: warps, then warpgroups
   };
   struct Read {
     uint32_t time;
@@ -149,14 +140,12 @@ class Shadow {
   }
   Conflict before_write(uint32_t cell, const Moment& now) const {
     if (Conflict c = before_read(cell, now); c.text) return c;
-    for (int word = 0; word < reader_words_; word++) {
-      for (uint64_t left = cells_[cell].readers[word]; left; left &= left - 1) {
-        const int i = 64 * word + __builtin_ctzll(left);
-        const Read& r = reads_[static_cast<size_t>(cell) * static_cast<size_t>(readers_) + static_cast<size_t>(i)];
-        const bool product = i >= warps_;
-        if (!now.follows(product ? warpgroup_clock + i - warps_ : i, r.time, r.thread)) {
-          return {product ? after_product : after_read, r.thread};
-        }
+    for (uint64_t left = cells_[cell].readers; left; left &= left - 1) {
+      const int i = __builtin_ctzll(left);
+      const Read& r = reads_[static_cast<size_t>(cell) * static_cast<size_t>(readers_) + static_cast<size_t>(i)];
+      const bool product = i >= warps_;
+      if (!now.follows(product ? warpgroup_clock + i - warps_ : i, r.time, r.thread)) {
+        return {product ? after_product : after_read, r.thread};
       }
     }
     return {};
@@ -167,17 +156,17 @@ class Shadow {
   }
   void wrote(Cell& x, int clock, uint32_t time, int thread) {
     x.writer = static_cast<int16_t>(thread);
-    x.clock = static_cast<uint16_t>(clock);
+    x.clock = static_cast<uint8_t>(clock);
     x.time = time;
     x.fences = fences_[static_cast<size_t>(thread)];
-    for (uint64_t& word : x.readers) word = 0;
+    x.readers = 0;
   }
   void mark(uint32_t cell, int reader, uint32_t time, int thread) {
-    cells_[cell].readers[reader / 64] |= uint64_t{1} << reader % 64;
+    cells_[cell].readers |= uint64_t{1} << reader;
     reads_[static_cast<size_t>(cell) * static_cast<size_t>(readers_) + static_cast<size_t>(reader)] = {time, static_cast<int16_t>(thread)};
   }
 
-  int warps_ = 0, readers_ = 0, reader_words_ = 0;
+  int warps_ = 0, readers_ = 0;
   std::vector<Cell> cells_;
   std::vector<Read> reads_;        // [cell][reader]
   std::vector<uint16_t> fences_;   // [thread]

@@ -11,7 +11,6 @@ inline void barrier_arrive_expecting(uint32_t barrier, int bytes, int line = __b
   kgen_barrier_arrive_expecting(barrier, bytes, line);
 }
 inline void barrier_wait(uint32_t barrier, int parity, int line = __builtin_LINE()) { kgen_barrier_wait(barrier, parity, line); }
-inline void barrier_wait_cluster(uint32_t barrier, int parity, int line = __builtin_LINE()) { kgen_barrier_wait_cluster(barrier, parity, line); }
 inline void named_barrier_sync(int id, int threads, int line = __builtin_LINE()) { kgen_named_barrier(id, threads, true, line); }
 inline void named_barrier_arrive(int id, int threads, int line = __builtin_LINE()) { kgen_named_barrier(id, threads, false, line); }
 
@@ -31,19 +30,6 @@ inline void tensor_copy(uint32_t dst, const void* map, uint32_t barrier, uint64_
   kgen_tensor_copy(dst, map, barrier, x, y, z, w, line);
 }
 inline void fence_async_shared() { kgen_fence_async_shared(); }
-
-// ---- clusters ----
-inline int cluster_rank() { return kgen_here.rank; }
-inline int cluster_size() { return kgen_here.cluster; }
-inline int cluster_x() { return kgen_here.block_x / kgen_here.cluster; }
-inline int clusters_x() { return kgen_here.grid_x / kgen_here.cluster; }
-inline void cluster_sync(int line = __builtin_LINE()) { kgen_cluster_sync(line); }
-inline uint32_t peer_address(uint32_t address, int rank, int line = __builtin_LINE()) { return kgen_peer_address(address, rank, line); }
-inline void peer_barrier_arrive(uint32_t barrier, int line = __builtin_LINE()) { kgen_peer_barrier_arrive(barrier, line); }
-inline void peer_store_async_16(uint32_t dst, uint4 x, uint32_t barrier, int line = __builtin_LINE()) {
-  kgen_peer_store_async_16(dst, &x, barrier, line);
-}
-inline void peer_store_16(uint32_t dst, uint4 x, int line = __builtin_LINE()) { kgen_peer_store_16(dst, &x, line); }
 
 // ---- registers of a warpgroup ----
 template <int Count>

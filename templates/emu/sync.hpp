@@ -8,9 +8,11 @@ namespace kgen_emulator {
 
 constexpr int most_arrivals = (1 << 20) - 1, most_bytes = (1 << 20) - 1;  // PTX ISA: of a phase
 
-// The barrier at an offset, p, of a block's memory, checked; its index.
-inline int barrier_of(int rank, const unsigned char* p, uint32_t offset, const char* function, int line) {
-  const int i = machine.barriers.find(rank, offset);
+// The barrier at an address, checked; its index.
+inline int barrier_at(uint32_t address, const char* function, int line) {
+  unsigned char* p = machine.shared_at(address, function, line, 8, 8);
+  const uint32_t offset = address - shared_base;
+  const int i = machine.barriers.find(offset);
   if (i < 0) machine.fail("%s (line %d): there is no barrier at byte %u of shared memory: nobody initialised it", function, line, offset);
   const Barrier& b = machine.barriers[i];
   const uint64_t content = Barriers::content(i);
@@ -18,15 +20,10 @@ inline int barrier_of(int rank, const unsigned char* p, uint32_t offset, const c
     machine.fail("%s (line %d): the barrier at byte %u of shared memory (initialised on line %d) was overwritten", function, line, offset, b.line);
   }
   if (!machine.now().follows(b.thread / warp_size, b.syncs, b.thread)) {
-    machine.fail("race: %s (line %d) uses the barrier at byte %u of shared memory, which thread %d initialised on line %d, with no %s between",
-                 function, line, offset, b.thread, b.line, rank == kgen_here.rank ? "sync_threads" : "cluster_sync");
+    machine.fail("race: %s (line %d) uses the barrier at byte %u of shared memory, which thread %d initialised on line %d, with no sync_threads between",
+                 function, line, offset, b.thread, b.line);
   }
   return i;
-}
-
-// The barrier at an address of the thread's own block, checked; its index.
-inline int barrier_at(uint32_t address, const char* function, int line) {
-  return barrier_of(kgen_here.rank, machine.shared_at(address, function, line, 8, 8), address - shared_base, function, line);
 }
 
 // Ends the barrier's phase if nothing is missing.
@@ -48,9 +45,9 @@ inline void end_phase(Barrier& b) {
   b.waiting.resize(kept);
 }
 
-inline void arrive(int barrier, int bytes, const char* function, int line) {
-  Barrier& b = machine.barriers[barrier];
-  const uint32_t offset = b.address - shared_base;
+inline void arrive(uint32_t address, int bytes, const char* function, int line) {
+  Barrier& b = machine.barriers[barrier_at(address, function, line)];
+  const uint32_t offset = address - shared_base;
   if (bytes < 0 || bytes > most_bytes || b.bytes + bytes > most_bytes) {
     machine.fail("%s (line %d): %d bytes, with %ld that the barrier at byte %u expects, are not 0 to %d", function, line, bytes, b.bytes, offset, most_bytes);
   }
@@ -60,7 +57,6 @@ inline void arrive(int barrier, int bytes, const char* function, int line) {
   }
   b.bytes += bytes;
   b.pending--;
-  if (b.thread / machine.threads() != kgen_here.rank) b.peers = b.phase + 1;
   machine.release(b.gathered, machine.warp_index(), 1u << kgen_here.thread % warp_size);
   end_phase(b);
   machine.may_switch();
@@ -89,7 +85,7 @@ inline bool describe_wait(int warp, char* text, size_t room, int& thread) {
     snprintf(text, room, "wait at registers_take (line %d) for registers that no warp gives", w.pause_line);
   } else if (w.pause == Pause::named_barrier) {
     const int id = machine.lanes[static_cast<size_t>(thread)].operands.id;
-    const NamedBarrier& n = machine.barriers.named(machine.rank_of_warp(warp), id);
+    const NamedBarrier& n = machine.barriers.named[id];
     snprintf(text, room, "wait at named_barrier_sync (line %d): %d of %d threads have come to barrier %d", w.pause_line, n.arrived, n.threads, id);
   } else if (w.waiting_lanes) {
     thread = warp * warp_size + __builtin_ctz(w.waiting_lanes);
@@ -100,7 +96,7 @@ inline bool describe_wait(int warp, char* text, size_t room, int& thread) {
   } else if (w.arrived) {
     snprintf(text, room, "wait with %d lanes at %s (line %d)", w.arrived, name(w.op), w.line);
   } else {
-    snprintf(text, room, "wait at sync_threads or cluster_sync");
+    snprintf(text, room, "wait at sync_threads");
   }
   return true;
 }
@@ -112,8 +108,7 @@ inline bool Machine::pause_ends(int warp) {
       return warpgroups[static_cast<size_t>(warp / 4)].ready(warp % 4);
     case Pause::registers: {
       int left = registers_at_launch(launch_->threads * launch_->min_blocks) * launch_->threads;
-      const int of_block = launch_->threads / warp_size, first = warp / of_block * of_block;
-      for (int i = first; i < first + of_block; i++) left -= warps[static_cast<size_t>(i)].registers * warp_size;
+      for (const Warp& x : warps) left -= x.registers * warp_size;
       return (lanes[static_cast<size_t>(warp * warp_size)].operands.count - w.registers) * warp_size <= left;
     }
     default:
@@ -146,34 +141,8 @@ inline void Machine::deadlock() {
     }
   }
   put(count);
-  enter(named);
+  kgen_here.thread = named;
   fail("deadlock: no thread can go on%s", text);
-}
-
-// Where its last thread returns, what other blocks do in a block's memory must have
-// happened before: the memory is gone.
-inline void Machine::block_returns() {
-  Block& b = block();
-  if (++b.returned < launch_->threads || launch_->cluster == 1) return;
-  const int of_block = launch_->threads / warp_size, first = kgen_here.rank * of_block;
-  for (int i = 0; i < barriers.count(); i++) {
-    if (barriers[i].thread / launch_->threads != kgen_here.rank) continue;
-    uint32_t waited = 0;  // phases, by some warp
-    for (int w = first; w < first + of_block; w++) waited = std::max(waited, warps[static_cast<size_t>(w)].clock.of[barrier_clock + i].time);
-    if (waited < barriers[i].copied) {
-      fail("race: the block of rank %d ends without having waited for what comes to its shared memory (line %d)", kgen_here.rank, barriers[i].copy_line);
-    }
-  }
-  for (int other = 0; other < static_cast<int>(warps.size()); other++) {
-    const Stamp& done = b.peers.of[other];
-    if (done.lanes == 0) continue;
-    Stamp known;
-    for (int i = first; i < first + of_block; i++) known.join(warps[static_cast<size_t>(i)].clock.of[other]);
-    if (known.time < done.time || (known.time == done.time && done.lanes & ~known.lanes)) {
-      fail("race: the block of rank %d ends without having waited for what warp %d of the cluster's block of rank %d does in its shared memory",
-           kgen_here.rank, other % of_block, rank_of_warp(other));
-    }
-  }
 }
 
 inline const char* Machine::left_over() {
@@ -219,10 +188,10 @@ void kgen_barrier_init(uint32_t address, int count, int line) {
   unsigned char* p = machine.shared_at(address, "barrier_init", line, 8, 8);
   const uint32_t offset = address - shared_base;
   if (count < 1 || count > most_arrivals) machine.fail("barrier_init (line %d): a count of %d is not 1 to %d", line, count, most_arrivals);
-  if (int i = machine.barriers.find(kgen_here.rank, offset); i >= 0) {
+  if (int i = machine.barriers.find(offset); i >= 0) {
     machine.fail("barrier_init (line %d): byte %u of shared memory holds a barrier already, initialised on line %d", line, offset, machine.barriers[i].line);
   }
-  if (machine.barriers.full()) machine.fail("barrier_init (line %d): the emulator has %d barriers a block", line, max_barriers / max_blocks);
+  if (machine.barriers.count() == max_barriers) machine.fail("barrier_init (line %d): the emulator has %d barriers a block", line, max_barriers);
   Barrier b{};
   b.address = address;
   b.count = b.pending = count;
@@ -230,7 +199,7 @@ void kgen_barrier_init(uint32_t address, int count, int line) {
   b.thread = kgen_here.thread;
   b.syncs = machine.now().syncs;
   machine.busy = 1;
-  const uint64_t content = Barriers::content(machine.barriers.add(kgen_here.rank, offset, b));
+  const uint64_t content = Barriers::content(machine.barriers.add(offset, b));
   machine.busy = 0;
   memcpy(p, &content, 8);
 }
@@ -240,24 +209,11 @@ void kgen_barrier_init_fence() {
     if (machine.barriers[i].thread == kgen_here.thread) machine.barriers[i].fenced = true;
   }
 }
-void kgen_barrier_arrive(uint32_t address, int line) {
-  using namespace kgen_emulator;
-  arrive(barrier_at(address, "barrier_arrive", line), 0, "barrier_arrive", line);
-}
+void kgen_barrier_arrive(uint32_t address, int line) { kgen_emulator::arrive(address, 0, "barrier_arrive", line); }
 void kgen_barrier_arrive_expecting(uint32_t address, int bytes, int line) {
-  using namespace kgen_emulator;
-  arrive(barrier_at(address, "barrier_arrive_expecting", line), bytes, "barrier_arrive_expecting", line);
+  kgen_emulator::arrive(address, bytes, "barrier_arrive_expecting", line);
 }
 void kgen_barrier_wait(uint32_t address, int parity, int line) {
-  using namespace kgen_emulator;
-  kgen_barrier_wait_cluster(address, parity, line);
-  const Barrier& b = machine.barriers[barrier_at(address, "barrier_wait", line)];
-  if (b.peers && b.peers <= b.phase) {
-    machine.fail("barrier_wait (line %d): another block arrived at the barrier at byte %u (initialised on line %d), which takes barrier_wait_cluster", line,
-                 address - shared_base, b.line);
-  }
-}
-void kgen_barrier_wait_cluster(uint32_t address, int parity, int line) {
   using namespace kgen_emulator;
   if (parity != 0 && parity != 1) machine.fail("barrier_wait (line %d): a parity of %d is not 0 or 1", line, parity);
   machine.may_switch();
@@ -285,11 +241,11 @@ void kgen_named_barrier(int id, int threads, bool wait, int line) {
   if (!machine.arrive(op, line)) return;
   agree(machine.lanes_of_warp(), op, line);
   if (id < 1 || id >= named_barriers) machine.fail("%s (line %d): barrier %d is not 1 to 15", name(op), line, id);
-  const int most = machine.threads();
+  const int most = static_cast<int>(machine.lanes.size());
   if (threads < warp_size || threads > most || threads % warp_size) {
     machine.fail("%s (line %d): %d threads are not a multiple of %d up to the block's %d", name(op), line, threads, warp_size, most);
   }
-  NamedBarrier& b = machine.barriers.named(kgen_here.rank, id);
+  NamedBarrier& b = machine.barriers.named[id];
   if (b.threads == 0) {
     b.threads = threads;
     b.line = line;

@@ -19,10 +19,10 @@ inline TensorMap read_map(const void* map, const char* function, int line) {
 // Performs a copy: what lies outside the tensor becomes zeros.
 inline void land(const TensorCopy& c) {
   const int lander = kgen_here.thread;
-  machine.enter(c.thread);  // whose block it is, and whom a message names
+  kgen_here.thread = c.thread;  // whom a message names
   machine.doing = "tensor_copy";
   machine.doing_line = c.line;
-  unsigned char* shared = machine.block().shared.begin();
+  unsigned char* shared = machine.shared.begin();
   uint32_t row = c.dst;
   for (int w = 0; w < c.map.box[3]; w++) {
     for (int z = 0; z < c.map.box[2]; z++) {
@@ -53,35 +53,12 @@ inline void land(const TensorCopy& c) {
   b.bytes -= bytes;
   if (b.bytes < -most_bytes) machine.fail("tensor_copy (line %d): more bytes than the barrier at byte %u can count", c.line, b.address - shared_base);
   end_phase(b);
-  machine.enter(lander);
-}
-
-inline void land(const PeerStore& s) {
-  const int lander = kgen_here.thread;
-  machine.enter(s.thread);  // whom a message names
-  memcpy(machine.blocks[static_cast<size_t>(s.rank)].shared.begin() + s.offset, s.x, sizeof s.x);
-  Barrier& b = machine.barriers[s.barrier];
-  if (b.phase != s.phase) {
-    machine.fail("peer_store_async_16 (line %d): phase %u of the barrier at byte %u (initialised on line %d), on which the store was to complete, ended without it: it expected too few bytes",
-                 s.line, s.phase, b.address - shared_base, b.line);
-  }
-  b.bytes -= static_cast<long>(sizeof s.x);
-  if (s.rank != kgen_here.rank) b.peers = b.phase + 1;
-  end_phase(b);
-  machine.enter(lander);
+  kgen_here.thread = lander;
 }
 
 inline bool Machine::land_one() {
-  const int under_way = static_cast<int>(tensor_copies.size() + peer_stores.size());
-  if (under_way == 0) return false;
-  const int number = random_.below(under_way), store = number - static_cast<int>(tensor_copies.size());
-  if (store >= 0) {
-    const PeerStore s = peer_stores[static_cast<size_t>(store)];
-    peer_stores.erase(peer_stores.begin() + store);
-    land(s);
-    return true;
-  }
-  const auto chosen = tensor_copies.begin() + number;
+  if (tensor_copies.empty()) return false;
+  const auto chosen = tensor_copies.begin() + random_.below(static_cast<int>(tensor_copies.size()));
   const TensorCopy c = *chosen;
   tensor_copies.erase(chosen);
   land(c);
@@ -106,7 +83,7 @@ void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, in
   const uint32_t bytes = static_cast<uint32_t>(c.map.rows()) * tensor_row;
   unsigned char* p = machine.shared_at(dst, "tensor_copy", line, bytes, 128);
   for (uint32_t at = 0; at < bytes; at += 16) {
-    machine.check(machine.block().shadow.tensor_write((dst - shared_base + at) / 16, machine.now(), i, b.phase), "tensor_copy", line, "writes", p + at);
+    machine.check(machine.shadow.tensor_write((dst - shared_base + at) / 16, machine.now(), i, b.phase), "tensor_copy", line, "writes", p + at);
   }
   memset(p, poison, bytes);
   b.copied = b.phase + 1;
@@ -117,6 +94,6 @@ void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, in
   machine.busy = 0;
 }
 
-void kgen_fence_async_shared() { kgen_emulator::machine.block().shadow.fence(kgen_here.thread); }
+void kgen_fence_async_shared() { kgen_emulator::machine.shadow.fence(kgen_here.thread); }
 
 }  // extern "C"

@@ -74,7 +74,7 @@ inline void ldmatrix(Op op, uint32_t* r, uint32_t address, int line) {
     kgen_here.thread = (performer & ~31) + lane;  // whom a message names
     const uint32_t at = lanes[lane].operands.address;
     const unsigned char* p = machine.shared_at(at, name(op), line);
-    machine.check(machine.block().shadow.read((at - shared_base) / 16, machine.now()), name(op), line, "reads", p);
+    machine.check(machine.shadow.read((at - shared_base) / 16, machine.now()), name(op), line, "reads", p);
     memcpy(rows[lane / 8][lane % 8], p, 16);
   }
   kgen_here.thread = performer;

@@ -39,7 +39,7 @@ inline bool a_is_shared(const KgenWgmma& p) { return p.a == nullptr; }
 inline void check_operands(const KgenWgmma& p, uint32_t group, int line) {
   const auto check = [&](uint32_t address, uint32_t, uint32_t) {
     const unsigned char* at = machine.shared_at(address, "Wgmma", line);
-    machine.check(machine.block().shadow.product_read((address - shared_base) / 16, machine.now(), group), "Wgmma", line, "reads", at);
+    machine.check(machine.shadow.product_read((address - shared_base) / 16, machine.now(), group), "Wgmma", line, "reads", at);
   };
   if (a_is_shared(p)) {
     const uint32_t first = static_cast<uint32_t>(machine.warp_index() % 4 * product_rows);
@@ -57,7 +57,7 @@ inline void perform(const Product& p) {
   alignas(64) float a[4 * product_rows * product_depth], b[product_depth * most_columns];
   const KgenWgmma& q = p.as_issued;
   const int n = q.columns;
-  const unsigned char* shared = machine.block().shared.begin();
+  const unsigned char* shared = machine.shared.begin();
   uint16_t bits[8];
   const Matrix mb = decode(q.b_descriptor, "b", p.line);
   if (a_is_shared(q)) {

@@ -9,9 +9,6 @@
 #if KGEN_ROTATED_KEYS
 #include "../tile/key_rotator.cuh"
 #endif
-#if KGEN_CLUSTER
-#include "../tile/peers.cuh"
-#endif
 #include "../tile/pipeline.cuh"
 #include "../tile/store.cuh"
 #include "../tile/warpgroup.cuh"
@@ -38,9 +35,6 @@ struct AttendSm90Shared {
   HighTerms<Config> high;
 #else
   RawQueries<Config, Config::rows> raw;  // of the item whose queries are rotated
-#endif
-#if KGEN_CLUSTER
-  PeerShared<Config> peers;
 #endif
   int masked[key_stages];    // whether some row may not see some of the stage's keys
   KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
@@ -375,22 +369,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     softmax.finish();
     if (rotated_run < 0) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
-#if KGEN_CLUSTER
-    // What follows from row and lane would otherwise be in registers throughout.
-    const int warp_row = ptx::here(first_row());
-    const bool shares_rows = item.peers > 1;
-    if (shares_rows) {
-      merge_with_peers<Config>(params, item, kv_head, shared.peers, output, softmax, score_exponent<Config>(params), warp_row, ptx::here(lane), query.stage,
-                               shared.query);
-    }
-#else
-    const int warp_row = first_row();
-    constexpr bool shares_rows = false;
-#endif
-    if (!shares_rows) {
-      store_rows<Config, 1>(params, item, kv_head, output, softmax, score_exponent<Config>(params), warp_row, lane,
-                            [&](int row, int chunk) { return query_chunk(shared, query.stage, row, chunk); });
-    }
+    store_rows<Config, 1>(params, item, kv_head, output, softmax, score_exponent<Config>(params), first_row(), lane,
+                          [&](int row, int chunk) { return query_chunk(shared, query.stage, row, chunk); });
     ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
     query.advance();
   }
@@ -425,18 +405,11 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
       ptx::barrier_init(ptx::shared_address(&shared.value_full[s]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), 4 * consumers);
     }
-#if KGEN_CLUSTER
-    shared.peers.init();
-#endif
     ptx::barrier_init_fence();
     ptx::tensor_map_prefetch(params.k_map);
     ptx::tensor_map_prefetch(params.v_map);
   }
-#if KGEN_CLUSTER
-  ptx::cluster_sync();  // peers arrive at this block's barriers
-#else
   ptx::sync_threads();
-#endif
 
   // The registers of three warpgroups, shared out by need. Two warpgroups have enough.
 #if KGEN_ROTATED_KEYS

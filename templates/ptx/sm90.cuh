@@ -94,69 +94,6 @@ __device__ __forceinline__ void tensor_copy(uint32_t dst, const void* map, uint3
 // wgmma and the copy engine; a barrier among the threads must follow.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-#if KGEN_CLUSTER
-// ---- clusters ----
-// Blocks of a launch that run at a time and reach into each other's shared memory. A
-// cluster's blocks follow each other along x.
-__device__ __forceinline__ int cluster_rank() {
-  int rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-__device__ __forceinline__ int cluster_size() {
-  int size;
-  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-  return size;
-}
-__device__ __forceinline__ int cluster_x() {
-  int x;
-  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(x));
-  return x;
-}
-__device__ __forceinline__ int clusters_x() {
-  int x;
-  asm volatile("mov.u32 %0, %%nclusterid.x;" : "=r"(x));
-  return x;
-}
-// As sync_threads, for all threads of the cluster.
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-// barrier_wait, where threads of other blocks of the cluster arrive: what they did before
-// that, in this block's shared memory too, is then visible.
-__device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, int parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "wait: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra finished;\n"
-      "bra wait;\n"
-      "finished:\n"
-      "}" ::"r"(barrier), "r"(parity) : "memory");
-}
-// What this block's shared memory has at an address, in the block of a rank: for the
-// functions below alone. Addresses next to each other stay so.
-__device__ __forceinline__ uint32_t peer_address(uint32_t address, int rank) {
-  uint32_t mapped;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
-  return mapped;
-}
-// The block that has the barrier waits by barrier_wait_cluster.
-__device__ __forceinline__ void peer_barrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void peer_store_16(uint32_t dst, uint4 x) {
-  asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(dst), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
-}
-// The same without order: its bytes count towards a barrier of the same block, which
-// that one waits for by barrier_wait_cluster. The thread waits for nothing, where an
-// arrival waits until all its warp's stores have got through.
-__device__ __forceinline__ void peer_store_async_16(uint32_t dst, uint4 x, uint32_t barrier) {
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
-               ::"r"(dst), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(barrier) : "memory");
-}
-#endif
-
 // ---- registers of a warpgroup ----
 template <int Count>
 __device__ __forceinline__ void registers_take() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count)); }

@@ -36,43 +36,6 @@ struct Work {
   __device__ __forceinline__ bool exists() const { return item >= 0; }
 };
 
-#if KGEN_CLUSTER
-// The first pieces that a block of a cluster has, from a round on. Items come in groups of
-// as many as a cluster has blocks, each of which takes the one at its rank's place; a
-// cluster has one of every clusters_x() pairs of a group and a KV head. A place may be
-// empty, and then the block goes on to the next round; a group's first place is empty only
-// in groups that are there for a fixed size, and these come last. Groups come heaviest
-// first, so every other round goes backwards, as below. All blocks of a cluster meet the
-// same groups in the same order, which the merges of tile/peers.cuh are built on: so
-// there is no counter, by which each would have to learn what the others take.
-__device__ __forceinline__ Work work_from(const AttendParams& params, int& round) {
-  const int clusters = ptx::clusters_x(), size = ptx::cluster_size(), pieces = params.item_count / size * params.kv_heads;
-  for (; round * clusters < pieces; ++round) {
-    const int place = round * clusters + (round % 2 == 0 ? ptx::cluster_x() : clusters - 1 - ptx::cluster_x());
-    if (place >= pieces) continue;
-    const Item* group = pointer<Item>(params.items) + place / params.kv_heads * size;
-    if (group[0].q_count == 0) break;
-    if (group[ptx::cluster_rank()].q_count > 0) return {place / params.kv_heads * size + ptx::cluster_rank(), place % params.kv_heads};
-  }
-  return {-1, 0};
-}
-
-__device__ __forceinline__ Work first_work(const AttendParams& params) {
-  int round = 0;
-  return work_from(params, round);
-}
-
-// Finds the block's further pieces, by one warp.
-struct WorkFinder {
-  int round = -1;  // of the piece before; -1: that of first_work
-
-  __device__ __forceinline__ Work next(const AttendParams& params, int) {
-    if (round < 0) work_from(params, round = 0);
-    return work_from(params, ++round);
-  }
-  __device__ __forceinline__ void end(const AttendParams&, int) const {}
-};
-#else
 // The piece of a place in the order of the items. Items that hold no query tokens come
 // last, where nothing is left.
 __device__ __forceinline__ Work work_at(const AttendParams& params, int place) {
@@ -114,7 +77,6 @@ struct WorkFinder {
     if (counter != nullptr && lane == 0 && ptx::atomic_add(counter + 1, 1) == ptx::grid_x() - 1) counter[0] = counter[1] = 0;
   }
 };
-#endif
 
 // The block's pieces on their way from the warp that finds them to so many others.
 template <int Readers>
@@ -137,7 +99,7 @@ struct WorkList {
   Ring& ring;
   int lane;
   WorkFinder finder;
-  int turn = 0;  // one register: a consumer that merges with peers has none for a RingPlace
+  int turn = 0;  // one register, of which consumers have none to spare
 
   // What follows first_work().
   __device__ __forceinline__ Work next(const AttendParams& params) {

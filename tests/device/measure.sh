@@ -4,7 +4,7 @@
 #   tests/device/measure.sh FOLDER [PART...]
 #
 # prints each part's tables and keeps its reports in FOLDER. Parts: peers, shares, clean,
-# encodings, clusters, sharing, heads, sm80, verify, sanitize, tune; all of them by default. It needs
+# encodings, sharing, heads, sm80, verify, sanitize, tune; all of them by default. It needs
 # bin/kgen (or another one in KGEN) and, for one thing each, torch and compute-sanitizer.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -12,11 +12,10 @@ kgen=${KGEN:-bin/kgen}
 out=${1:?where to keep the reports: tests/device/measure.sh FOLDER [PART...]}
 shift
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(peers shares clean encodings clusters sharing heads sm80 verify sanitize tune)
+[ ${#parts[@]} -gt 0 ] || parts=(peers shares clean encodings sharing heads sm80 verify sanitize tune)
 mkdir -p "$out"
 
-extend=extend:1x64/8192,extend:1x64/32768,extend:1x64/131072,extend:8x64/8192,extend:1x256/16384,extend:4x512/8192
-attention=prefill:4x4096,prefill:1x16384,$extend
+attention=prefill:4x4096,prefill:1x16384,extend:1x64/8192,extend:1x64/32768,extend:1x64/131072,extend:8x64/8192,extend:1x256/16384,extend:4x512/8192
 decode=decode:1x1/8192,decode:1x1/32768,decode:8x1/8192,decode:32x1/8192,decode:128x1/4096
 shared=shared:32x8192+512,shared:128x4096+256
 zipf=$(for s in 0 1.07 2.1; do for batch in 64 256; do printf ',zipf:%s:%s/1000x512x5+64-192' $s $batch; done; done)
@@ -44,13 +43,6 @@ for part in "${parts[@]}"; do
       done
       edited 's/layout: nhd/layout: hnd/' | bench layout-hnd --case "$attention,$decode"
       edited 's/page_size: 16/page_size: 64/' | bench page-64 --case "$attention,$decode"
-      ;;
-    clusters)
-      for size in 2 4 8; do
-        edited "s/^targets:.*/targets: [sm_90a]/;\$a tiles: {extend: {cluster: $size}}" >"$out/cluster-$size.yaml"
-        "$kgen" verify "$out/cluster-$size.yaml" --backend gpu --kernel extend --cases 100 --seed 2030
-        bench cluster-$size --case "$extend" <"$out/cluster-$size.yaml"
-      done
       ;;
     sharing)
       edited '' | bench sharing-fastest --case "$shared$zipf"
