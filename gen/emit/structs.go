@@ -143,7 +143,7 @@ func writeComment(b *strings.Builder, text string) {
 		return
 	}
 	for line := range strings.Lines(text) {
-		b.WriteString("// " + strings.TrimRight(line, "\n") + "\n")
+		b.WriteString(strings.TrimRight("// "+line, " \n") + "\n")
 	}
 }
 

@@ -208,7 +208,7 @@ typedef struct KgenAttendParams {
   uint64_t v_cache;          // pages, see the spec's cache layout
   uint64_t out;              // [tokens][query heads][v head dim], element type of the spec
   uint64_t lse;              // float32 [tokens][query heads], natural log, sink logit left out; may be null
-  uint64_t partial_out;      // float32 [slots][query heads][v head dim]; used where KgenItem.slot >= 0
+  uint64_t partial_out;      // float32 [slots][query heads][v head dim]; used where KgenItem.slot >= 0, and as scratch
   uint64_t partial_lse;      // float32 [slots][query heads], base 2, scores scaled
   uint64_t items;            // KgenItem [item_count]
   uint64_t runs;             // KgenRun []
@@ -264,6 +264,19 @@ KGEN_STATIC_ASSERT(offsetof(KgenAttendParams, page_count) == 172, "KgenAttendPar
 // KgenItem is one work item: a tile of query tokens against a list of runs. One of
 // shared_decode names its query tokens by Members: q_begin and q_count count members,
 // each with a slot of its own; q_index, KgenItem.slot and slot_stride are 0.
+//
+// The keys of a tile are cut into parts, of which each has a result: outputs o and lse,
+// base 2. Two of them, a before b, fold into one, with m = max(lse_a, lse_b),
+// w_a = 2^(lse_a - m), w_b = 2^(lse_b - m) and s = w_a + w_b:
+//
+// 	o = o_a (w_a / s) + o_b (w_b / s), lse = m + log2(s); two of lse -inf: zeros, -inf
+//
+// A tile's parts fold as a binary counter counts: the result of part i, from 0, folds with
+// the one kept at level 0, then level 1 and so on as long as i has that bit, and is kept at
+// the next; that of the last part, p, with those of all levels that are bits of p,
+// ascending. So parts in groups of a power of two, of which each is one item, have the same
+// bits as an item for each part: kernels of family sm90 fold an item's parts, merge the
+// results of items. For other kernels an item has one part.
 typedef struct KgenItem {
   int32_t q_begin;      // first query token, or first member
   int32_t q_count;      // query tokens, at most tile rows / group; 0 for a padding item
@@ -272,7 +285,7 @@ typedef struct KgenItem {
   int32_t run_end;      // one past the last run
   int32_t slot;         // partial slot of token q_begin, or KGEN_FINAL
   int32_t slot_stride;  // slots from one token's to the next token's
-  int32_t reserved;
+  int32_t scratch;      // of several parts: first slot of those that the kernel folds by, slot scratch + l q_count + i for token q_begin + i at level l
 } KgenItem;
 KGEN_STATIC_ASSERT(sizeof(KgenItem) == 32, "KgenItem: size");
 KGEN_STATIC_ASSERT(offsetof(KgenItem, q_begin) == 0, "KgenItem.q_begin: offset");
@@ -282,7 +295,7 @@ KGEN_STATIC_ASSERT(offsetof(KgenItem, run_begin) == 12, "KgenItem.run_begin: off
 KGEN_STATIC_ASSERT(offsetof(KgenItem, run_end) == 16, "KgenItem.run_end: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenItem, slot) == 20, "KgenItem.slot: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenItem, slot_stride) == 24, "KgenItem.slot_stride: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenItem, reserved) == 28, "KgenItem.reserved: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenItem, scratch) == 28, "KgenItem.scratch: offset");
 
 // KgenMember is one query token of an item of shared_decode; a token that stands in
 // several items has a slot for each.
@@ -296,13 +309,14 @@ KGEN_STATIC_ASSERT(offsetof(KgenMember, slot) == 4, "KgenMember.slot: offset");
 
 // KgenRun is a token range of one segment inside a work item.
 typedef struct KgenRun {
-  int32_t page;         // index in page_table of the segment's first page
-  int32_t begin;        // first token, counted from the start of the segment; the start of a page
-  int32_t end;          // one past the last token
-  int32_t offset;       // position of the segment's token 0 in the sequence; shared_decode: index in member_offsets of those positions, one for each member of the item
-  int32_t causal;       // token l is seen by query token i of the block iff l <= i + causal
-  int32_t once;         // 1: nothing else of the launch reads these tokens, so the L2 cache need not keep them; results are the same
-  int32_t reserved[2];
+  int32_t page;       // index in page_table of the segment's first page
+  int32_t begin;      // first token, counted from the start of the segment; the start of a page
+  int32_t end;        // one past the last token
+  int32_t offset;     // position of the segment's token 0 in the sequence; shared_decode: index in member_offsets of those positions, one for each member of the item
+  int32_t causal;     // token l is seen by query token i of the block iff l <= i + causal
+  int32_t once;       // 1: nothing else of the launch reads these tokens, so the L2 cache need not keep them; results are the same
+  int32_t ends_part;  // 1: the run is the last of a part of its item; 0 may stand where the item has one part
+  int32_t reserved;
 } KgenRun;
 KGEN_STATIC_ASSERT(sizeof(KgenRun) == 32, "KgenRun: size");
 KGEN_STATIC_ASSERT(offsetof(KgenRun, page) == 0, "KgenRun.page: offset");
@@ -311,7 +325,8 @@ KGEN_STATIC_ASSERT(offsetof(KgenRun, end) == 8, "KgenRun.end: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenRun, offset) == 12, "KgenRun.offset: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenRun, causal) == 16, "KgenRun.causal: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenRun, once) == 20, "KgenRun.once: offset");
-KGEN_STATIC_ASSERT(offsetof(KgenRun, reserved) == 24, "KgenRun.reserved: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenRun, ends_part) == 24, "KgenRun.ends_part: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenRun, reserved) == 28, "KgenRun.reserved: offset");
 
 // KgenAppendParams launches append: rotate K as the encoding says, write K and V
 // to pages. The grid is (Tokens, 1).
@@ -350,7 +365,7 @@ typedef struct KgenMergeParams {
   uint64_t partial_lse;      // float32 [slots][query heads], base 2, scores scaled
   uint64_t out;              // [tokens][query heads][v head dim]
   uint64_t lse;              // float32 [tokens][query heads], natural log; may be null
-  uint64_t slot_begin;       // int32 [tokens+1]: token t owns the slots slot_begin[t] to slot_begin[t+1]
+  uint64_t slot_begin;       // int32 [tokens+1]: token t owns the slots slot_begin[t] to slot_begin[t+1], which fold as an item's parts do
   uint64_t sink_logits;      // float32 [query heads]; null unless the spec has sink_logits
 
   int32_t out_token_stride;  // elements from one token to the next in out

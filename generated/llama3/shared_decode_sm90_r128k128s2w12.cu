@@ -548,7 +548,7 @@ struct AttendParams {
   void* v_cache;             // pages, see the spec's cache layout
   void* out;                 // [tokens][query heads][v head dim], element type of the spec
   void* lse;                 // float32 [tokens][query heads], natural log, sink logit left out; may be null
-  void* partial_out;         // float32 [slots][query heads][v head dim]; used where Item.slot >= 0
+  void* partial_out;         // float32 [slots][query heads][v head dim]; used where Item.slot >= 0, and as scratch
   void* partial_lse;         // float32 [slots][query heads], base 2, scores scaled
   void* items;               // Item [item_count]
   void* runs;                // Run []
@@ -604,6 +604,19 @@ static_assert(KGEN_OFFSET(AttendParams, page_count) == 172, "AttendParams.page_c
 // Item is one work item: a tile of query tokens against a list of runs. One of
 // shared_decode names its query tokens by Members: q_begin and q_count count members,
 // each with a slot of its own; q_index, Item.slot and slot_stride are 0.
+//
+// The keys of a tile are cut into parts, of which each has a result: outputs o and lse,
+// base 2. Two of them, a before b, fold into one, with m = max(lse_a, lse_b),
+// w_a = 2^(lse_a - m), w_b = 2^(lse_b - m) and s = w_a + w_b:
+//
+// 	o = o_a (w_a / s) + o_b (w_b / s), lse = m + log2(s); two of lse -inf: zeros, -inf
+//
+// A tile's parts fold as a binary counter counts: the result of part i, from 0, folds with
+// the one kept at level 0, then level 1 and so on as long as i has that bit, and is kept at
+// the next; that of the last part, p, with those of all levels that are bits of p,
+// ascending. So parts in groups of a power of two, of which each is one item, have the same
+// bits as an item for each part: kernels of family sm90 fold an item's parts, merge the
+// results of items. For other kernels an item has one part.
 struct Item {
   int32_t q_begin;      // first query token, or first member
   int32_t q_count;      // query tokens, at most tile rows / group; 0 for a padding item
@@ -612,7 +625,7 @@ struct Item {
   int32_t run_end;      // one past the last run
   int32_t slot;         // partial slot of token q_begin, or FINAL
   int32_t slot_stride;  // slots from one token's to the next token's
-  int32_t reserved;
+  int32_t scratch;      // of several parts: first slot of those that the kernel folds by, slot scratch + l q_count + i for token q_begin + i at level l
 };
 static_assert(sizeof(Item) == 32, "Item: size");
 static_assert(KGEN_OFFSET(Item, q_begin) == 0, "Item.q_begin: offset");
@@ -622,7 +635,7 @@ static_assert(KGEN_OFFSET(Item, run_begin) == 12, "Item.run_begin: offset");
 static_assert(KGEN_OFFSET(Item, run_end) == 16, "Item.run_end: offset");
 static_assert(KGEN_OFFSET(Item, slot) == 20, "Item.slot: offset");
 static_assert(KGEN_OFFSET(Item, slot_stride) == 24, "Item.slot_stride: offset");
-static_assert(KGEN_OFFSET(Item, reserved) == 28, "Item.reserved: offset");
+static_assert(KGEN_OFFSET(Item, scratch) == 28, "Item.scratch: offset");
 
 // Member is one query token of an item of shared_decode; a token that stands in
 // several items has a slot for each.
@@ -636,13 +649,14 @@ static_assert(KGEN_OFFSET(Member, slot) == 4, "Member.slot: offset");
 
 // Run is a token range of one segment inside a work item.
 struct Run {
-  int32_t page;         // index in page_table of the segment's first page
-  int32_t begin;        // first token, counted from the start of the segment; the start of a page
-  int32_t end;          // one past the last token
-  int32_t offset;       // position of the segment's token 0 in the sequence; shared_decode: index in member_offsets of those positions, one for each member of the item
-  int32_t causal;       // token l is seen by query token i of the block iff l <= i + causal
-  int32_t once;         // 1: nothing else of the launch reads these tokens, so the L2 cache need not keep them; results are the same
-  int32_t reserved[2];
+  int32_t page;       // index in page_table of the segment's first page
+  int32_t begin;      // first token, counted from the start of the segment; the start of a page
+  int32_t end;        // one past the last token
+  int32_t offset;     // position of the segment's token 0 in the sequence; shared_decode: index in member_offsets of those positions, one for each member of the item
+  int32_t causal;     // token l is seen by query token i of the block iff l <= i + causal
+  int32_t once;       // 1: nothing else of the launch reads these tokens, so the L2 cache need not keep them; results are the same
+  int32_t ends_part;  // 1: the run is the last of a part of its item; 0 may stand where the item has one part
+  int32_t reserved;
 };
 static_assert(sizeof(Run) == 32, "Run: size");
 static_assert(KGEN_OFFSET(Run, page) == 0, "Run.page: offset");
@@ -651,7 +665,8 @@ static_assert(KGEN_OFFSET(Run, end) == 8, "Run.end: offset");
 static_assert(KGEN_OFFSET(Run, offset) == 12, "Run.offset: offset");
 static_assert(KGEN_OFFSET(Run, causal) == 16, "Run.causal: offset");
 static_assert(KGEN_OFFSET(Run, once) == 20, "Run.once: offset");
-static_assert(KGEN_OFFSET(Run, reserved) == 24, "Run.reserved: offset");
+static_assert(KGEN_OFFSET(Run, ends_part) == 24, "Run.ends_part: offset");
+static_assert(KGEN_OFFSET(Run, reserved) == 28, "Run.reserved: offset");
 
 }  // namespace kgen
 

@@ -193,7 +193,7 @@ struct MergeParams {
   void* partial_lse;         // float32 [slots][query heads], base 2, scores scaled
   void* out;                 // [tokens][query heads][v head dim]
   void* lse;                 // float32 [tokens][query heads], natural log; may be null
-  void* slot_begin;          // int32 [tokens+1]: token t owns the slots slot_begin[t] to slot_begin[t+1]
+  void* slot_begin;          // int32 [tokens+1]: token t owns the slots slot_begin[t] to slot_begin[t+1], which fold as an item's parts do
   void* sink_logits;         // float32 [query heads]; null unless the spec has sink_logits
 
   int32_t out_token_stride;  // elements from one token to the next in out

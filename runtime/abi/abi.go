@@ -69,7 +69,7 @@ type AttendParams struct {
 	VCache     DevicePtr // pages, see the spec's cache layout
 	Out        DevicePtr // [tokens][query heads][v head dim], element type of the spec
 	LSE        DevicePtr // float32 [tokens][query heads], natural log, sink logit left out; may be null
-	PartialOut DevicePtr // float32 [slots][query heads][v head dim]; used where Item.Slot >= 0
+	PartialOut DevicePtr // float32 [slots][query heads][v head dim]; used where Item.Slot >= 0, and as scratch
 	PartialLSE DevicePtr // float32 [slots][query heads], base 2, scores scaled
 	Items      DevicePtr // Item [ItemCount]
 	Runs       DevicePtr // Run []
@@ -101,6 +101,19 @@ type AttendParams struct {
 // Item is one work item: a tile of query tokens against a list of runs. One of
 // shared_decode names its query tokens by Members: QBegin and QCount count members,
 // each with a slot of its own; QIndex, Item.Slot and SlotStride are 0.
+//
+// The keys of a tile are cut into parts, of which each has a result: outputs o and lse,
+// base 2. Two of them, a before b, fold into one, with m = max(lse_a, lse_b),
+// w_a = 2^(lse_a - m), w_b = 2^(lse_b - m) and s = w_a + w_b:
+//
+//	o = o_a (w_a / s) + o_b (w_b / s), lse = m + log2(s); two of lse -inf: zeros, -inf
+//
+// A tile's parts fold as a binary counter counts: the result of part i, from 0, folds with
+// the one kept at level 0, then level 1 and so on as long as i has that bit, and is kept at
+// the next; that of the last part, p, with those of all levels that are bits of p,
+// ascending. So parts in groups of a power of two, of which each is one item, have the same
+// bits as an item for each part: kernels of family sm90 fold an item's parts, merge the
+// results of items. For other kernels an item has one part.
 type Item struct {
 	QBegin     int32 // first query token, or first member
 	QCount     int32 // query tokens, at most tile rows / group; 0 for a padding item
@@ -109,7 +122,7 @@ type Item struct {
 	RunEnd     int32 // one past the last run
 	Slot       int32 // partial slot of token QBegin, or Final
 	SlotStride int32 // slots from one token's to the next token's
-	Reserved   int32
+	Scratch    int32 // of several parts: first slot of those that the kernel folds by, slot Scratch + l QCount + i for token QBegin + i at level l
 }
 
 // Member is one query token of an item of shared_decode; a token that stands in
@@ -127,7 +140,8 @@ type Run struct {
 	Offset   int32 // position of the segment's token 0 in the sequence; shared_decode: index in MemberOffsets of those positions, one for each member of the item
 	Causal   int32 // token l is seen by query token i of the block iff l <= i + Causal
 	Once     int32 // 1: nothing else of the launch reads these tokens, so the L2 cache need not keep them; results are the same
-	Reserved [2]int32
+	EndsPart int32 // 1: the run is the last of a part of its item; 0 may stand where the item has one part
+	Reserved int32
 }
 
 // AppendParams launches append: rotate K as the encoding says, write K and V
@@ -155,7 +169,7 @@ type MergeParams struct {
 	PartialLSE DevicePtr // float32 [slots][query heads], base 2, scores scaled
 	Out        DevicePtr // [tokens][query heads][v head dim]
 	LSE        DevicePtr // float32 [tokens][query heads], natural log; may be null
-	SlotBegin  DevicePtr // int32 [tokens+1]: token t owns the slots SlotBegin[t] to SlotBegin[t+1]
+	SlotBegin  DevicePtr // int32 [tokens+1]: token t owns the slots SlotBegin[t] to SlotBegin[t+1], which fold as an item's parts do
 	SinkLogits DevicePtr // float32 [query heads]; null unless the spec has sink_logits
 
 	OutTokenStride int32 // elements from one token to the next in Out

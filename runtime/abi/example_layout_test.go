@@ -25,5 +25,6 @@ func ExampleLayout() {
 	// 12 int32_t offset 0
 	// 16 int32_t causal 0
 	// 20 int32_t once 0
-	// 24 int32_t reserved 2
+	// 24 int32_t ends_part 0
+	// 28 int32_t reserved 0
 }

@@ -171,6 +171,7 @@ func (b *Builder) addRuns(t *tile, segments []Segment, o *Options, alone bool) {
 				if begin >= cut {
 					if keys > 0 {
 						parts[m] = part{int32(n), int32(keys)}
+						runs[n-1].EndsPart = 1
 						m++
 						keys = 0
 					}
@@ -190,8 +191,10 @@ func (b *Builder) addRuns(t *tile, segments []Segment, o *Options, alone bool) {
 					inside = int(uint(next-stop) >> (bits.UintSize - 1))
 				}
 				r := runs[n : n+2]
-				r[0].Page, r[0].Begin, r[0].End, r[0].Offset, r[0].Causal, r[0].Once = segment.Page, int32(begin), int32(next), segment.Offset, causal, once
-				r[1].Page, r[1].Begin, r[1].End, r[1].Offset, r[1].Causal, r[1].Once = segment.Page, int32(next), int32(last), segment.Offset, causal, once
+				r[0].Page, r[0].Begin, r[0].End, r[0].Offset = segment.Page, int32(begin), int32(next), segment.Offset
+				r[0].Causal, r[0].Once, r[0].EndsPart = causal, once, int32(inside)
+				r[1].Page, r[1].Begin, r[1].End, r[1].Offset = segment.Page, int32(next), int32(last), segment.Offset
+				r[1].Causal, r[1].Once, r[1].EndsPart = causal, once, 0
 				keys += next - begin
 				parts[m] = part{int32(n + 1), int32(keys)}
 				m += inside
@@ -208,6 +211,9 @@ func (b *Builder) addRuns(t *tile, segments []Segment, o *Options, alone bool) {
 		cut -= int(segment.Tokens)
 	}
 	parts[m] = part{int32(n), int32(keys)}
+	if keys > 0 {
+		runs[n-1].EndsPart = 1
+	}
 	b.runs, b.parts = runs[:n], parts[:m+1]
 }
 

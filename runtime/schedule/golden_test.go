@@ -50,8 +50,8 @@ func TestUnchanged(t *testing.T) {
 		got  []byte
 		want string
 	}{
-		{"small", small.Sum(nil), "47e5c94afb7eeebacd5d06094440eefcefd386bebee1d477674c59a174ee7db0"},
-		{"steps", steps.Sum(nil), "079dc9d8c2381d061ac2aafe622fe1dee30a4304b07c8f03662b4a7d26215411"},
+		{"small", small.Sum(nil), "9756846ef9a6b3360060df65b84841d304831a990e5ab8a5e1ca7495d47f4f3c"},
+		{"steps", steps.Sum(nil), "9faf80c3becd050caf671495fbfc990c290f11b3baca0108c6e170fff675e455"},
 	} {
 		if got := hex.EncodeToString(c.got); got != c.want {
 			t.Errorf("%s: the lists' digest is %s, it was %s", c.name, got, c.want)
