@@ -257,16 +257,16 @@ func sharedBytes(s spec.Spec, p Plan) int {
 	stages := p.Stages * p.Keys * (m.HeadDim + m.VHeadDim) * elementBytes
 	switch {
 	case p.Family == SM90 && p.Kind == spec.Decode: // struct DecodeSm90Shared
-		const queryIndex, tasks, taskBytes = 4, 4, 8*4 + 3*4
+		const queryIndex, tasks, taskBytes = 4, 4, 8*4 + 2*4 + 3*4
 		queries, rotation, rotationBarriers := 4, 0, 0
 		if s.RotatesKeys() {
 			queries, rotation, rotationBarriers = 2, highTermBytes(s, p.Keys), p.Stages*barrier
 		}
 		results := p.Results * DecodeShares(s, p.Family, p.Warps) * p.Rows * (2 + m.VHeadDim + resultPad) * 4
-		rings := roundUp(tasks*taskBytes+p.Stages*(keyTileBytes+queryIndex), 8) + works + (2*p.Stages+queries+tasks+p.Results)*barriers + rotationBarriers
+		rings := roundUp(tasks*taskBytes+p.Stages*(keyTileBytes+queryIndex), 8) + (2*p.Stages+queries+tasks+p.Results)*barriers + rotationBarriers
 		return roundUp(queries*query+stages+results+rotation+rings, columnAlign)
 	case p.Family == SM90: // struct AttendSm90Shared
-		const queries, masked = 2, 4
+		const queries, flags = 2, 2 * 4
 		keyStages, keyBarriers := p.Stages, barriers
 		tokens := (p.Rows-1)/m.Group() + 1
 		rotation := tokens * m.Group() * m.HeadDim * elementBytes // struct RawQueries
@@ -275,7 +275,7 @@ func sharedBytes(s spec.Spec, p Plan) int {
 			stages += p.Keys * m.HeadDim * elementBytes
 			rotation = highTermBytes(s, p.Keys)
 		}
-		rings := works + queries*barriers + roundUp(keyStages*(keyTileBytes+masked), 8) + keyStages*keyBarriers + p.Stages*barriers
+		rings := works + queries*barriers + roundUp(keyStages*(keyTileBytes+flags), 8) + keyStages*keyBarriers + p.Stages*barriers
 		return roundUp(queries*query+stages+rotation+rings, columnAlign)
 	case manyRows(p.Kind): // struct AttendShared
 		sums := 2 * (p.Rows / p.Warps / 16) * p.Threads() * 4

@@ -64,13 +64,21 @@ func (a *arena) upload(name string, data any) (*buffer, error) {
 		}
 	}
 	b, err := a.alloc(name, len(raw))
-	if err != nil || len(raw) == 0 {
+	if err != nil {
 		return b, err
 	}
-	if err := a.dev.Upload(b.ptr, raw); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+	return b, b.write(raw)
+}
+
+// write makes the buffer hold data, from its start on.
+func (b *buffer) write(data []byte) error {
+	if len(data) == 0 {
+		return nil
 	}
-	return b, nil
+	if err := b.arena.dev.Upload(b.ptr, data); err != nil {
+		return fmt.Errorf("%s: %w", b.name, err)
+	}
+	return nil
 }
 
 // table uploads a variant's table; nil for one that rotates nothing.

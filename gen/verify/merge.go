@@ -3,6 +3,7 @@ package verify
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"math"
 	"math/rand/v2"
 
@@ -20,7 +21,7 @@ func (b *bench) mergeTrial(rng *rand.Rand) trial {
 	tokens := 1 + d.length(d.size.tokens-1)
 	slotBegin := make([]int32, tokens+1)
 	for t := range tokens {
-		slotBegin[t+1] = slotBegin[t] + []int32{0, 1, 2, 3, 8, d.Int32N(40)}[d.IntN(6)]
+		slotBegin[t+1] = slotBegin[t] + []int32{0, 1, 2, 3, 8, d.Int32N(40), d.Int32N(200)}[d.IntN(7)]
 	}
 	slots := int(slotBegin[tokens])
 	partialOut, partialLSE := make([]float32, slots*heads*dim), make([]float32, slots*heads)
@@ -46,8 +47,10 @@ func (b *bench) mergeTrial(rng *rand.Rand) trial {
 		defer memory.free()
 		m := batch{arena: memory}
 		out := m.alloc("Out", 2*((tokens-1)*stride+heads*dim))
+		outs, lses := littleEndian(partialOut), littleEndian(partialLSE)
+		outBuffer, lseBuffer := m.upload("PartialOut", outs), m.upload("PartialLSE", lses)
 		p := abi.MergeParams{
-			PartialOut: m.upload("PartialOut", partialOut).pointer(), PartialLSE: m.upload("PartialLSE", partialLSE).pointer(),
+			PartialOut: outBuffer.pointer(), PartialLSE: lseBuffer.pointer(),
 			Out: out.pointer(), SlotBegin: m.upload("slot begin", slotBegin).pointer(),
 			OutTokenStride: int32(stride), QHeads: int32(heads), Tokens: int32(tokens),
 		}
@@ -65,7 +68,13 @@ func (b *bench) mergeTrial(rng *rand.Rand) trial {
 		if lse == nil {
 			lse = out // as a stand-in: both are run and compared
 		}
-		gotOut, gotLSE, err := b.runTwice(ctx, out, lse, func() error { return b.kernels[e].Merge(0, p) })
+		gotOut, gotLSE, err := b.runTwice(ctx, out, lse, func() error {
+			// A run before this one has used them up.
+			if err := errors.Join(outBuffer.write(outs), lseBuffer.write(lses)); err != nil {
+				return err
+			}
+			return b.kernels[e].Merge(0, p)
+		})
 		if err != nil {
 			return measure{}, err
 		}
@@ -84,8 +93,8 @@ func (b *bench) mergeTrial(rng *rand.Rand) trial {
 				continue
 			}
 			for h := range heads {
-				var outs [][]float64
-				var lses []float64
+				var partOuts [][]float64
+				var partLSEs []float64
 				inputs := 0.0
 				for slot := int(slotBegin[t]); slot < int(slotBegin[t+1]); slot++ {
 					part := make([]float64, dim)
@@ -93,14 +102,14 @@ func (b *bench) mergeTrial(rng *rand.Rand) trial {
 						part[i] = float64(partialOut[(slot*heads+h)*dim+i])
 						inputs = max(inputs, math.Abs(part[i]))
 					}
-					outs = append(outs, part)
-					lses = append(lses, float64(partialLSE[slot*heads+h])*math.Ln2)
+					partOuts = append(partOuts, part)
+					partLSEs = append(partLSEs, float64(partialLSE[slot*heads+h])*math.Ln2)
 				}
 				sink := math.Inf(-1)
 				if sinkLogits != nil {
 					sink = sinkLogits[h]
 				}
-				ref, wantLSE := oracle.Merge(outs, lses, sink)
+				ref, wantLSE := oracle.Merge(partOuts, partLSEs, sink)
 				got := b.format.Decode(row[2*h*dim:][:2*dim])
 				for i, want := range ref {
 					e := math.Abs(got[i] - want)
@@ -128,4 +137,13 @@ func (b *bench) mergeTrial(rng *rand.Rand) trial {
 		}
 		return result, nil
 	}
+}
+
+// littleEndian is the bytes of x in memory.
+func littleEndian(x []float32) []byte {
+	raw := make([]byte, 0, 4*len(x))
+	for _, f := range x {
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(f))
+	}
+	return raw
 }

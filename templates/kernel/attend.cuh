@@ -70,7 +70,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
   softmax.clear();
   softmax.store_sums(shared.sum, thread);
 
-  int rotated_run = -1;
+  int rotated_base = no_base;
   for (int slot = 0, stage = 0; shared.tile[slot].exists(); slot = after<slots>(slot), stage = after<stages>(stage)) {
     const KeyTile& tile = shared.tile[slot];
     const int last_slot = before<slots>(slot);               // of tile t + stages
@@ -85,11 +85,11 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
     load_value(value_slot, value_stage);
     if (thread == 0) shared.tile[last_slot] = tile_after<keys>(params, shared.tile[value_slot], item.run_end);
 
-    if (needs_rotation(rotated_run, tile.run)) {
+    if (needs_rotation(rotated_base, tile)) {
       rotate_query<Config, Config::rows, threads, 4>(query_rows<Config>(params, item, kv_head), rope, rotation_base(tile), params.rope_scale, 0, thread,
                                                   [&](int row, int chunk, uint4 elements) { ptx::store_16(shared.query.bytes + tile_byte<Config::head_dim>(row, chunk), elements); });
       ptx::sync_threads();
-      rotated_run = tile.run;
+      rotated_base = rotation_base(tile);
     }
 
     Accumulator<m_tiles, keys> scores;
@@ -115,7 +115,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
   softmax.load_sums(shared.sum, thread);
   softmax.finish();
   // Its last reads of its own query rows are behind the warp; no other warp reads them.
-  store_rows<Config, m_tiles>(params, item, kv_head, output, softmax, scale_log2, first_row, lane,
+  store_rows<Config, m_tiles>(params, item, kv_head, output, row_ends<Config>(params, item, kv_head, softmax, scale_log2, first_row, lane), first_row, lane,
                               [&](int row, int chunk) { return shared.query.bytes + tile_byte<Config::head_dim>(row, chunk); });
 }
 

@@ -5,12 +5,11 @@
 // the products of the next. Blocks are persistent: the copies and rotations of the next item
 // start under the end of this one.
 #pragma once
-#include "../tile/item.cuh"
+#include "../tile/fold_rows.cuh"
 #if KGEN_ROTATED_KEYS
 #include "../tile/key_rotator.cuh"
 #endif
 #include "../tile/pipeline.cuh"
-#include "../tile/store.cuh"
 #include "../tile/warpgroup.cuh"
 
 namespace kgen {
@@ -36,7 +35,8 @@ struct AttendSm90Shared {
 #else
   RawQueries<Config, Config::rows> raw;  // of the item whose queries are rotated
 #endif
-  int masked[key_stages];    // whether some row may not see some of the stage's keys
+  int masked[key_stages];       // whether some row may not see some of the stage's keys
+  int begins_part[key_stages];  // whether they are a further part's first
   KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
   alignas(8) Works works;
   unsigned long long query_full[2], query_free[2];
@@ -63,6 +63,7 @@ struct KeyCopier {
     const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
     if (lane == 0) {
       shared.tile[place.stage] = tile, shared.masked[place.stage] = needs_mask<Config, Config::keys>(tile, t.q_index);
+      shared.begins_part[place.stage] = t.begins_part;
       ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::head_dim>(tile));
     }
     ptx::sync_warp();
@@ -162,12 +163,12 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
     rotator.start(tile);
     publish_queries(work, tile);
     while (tile.exists()) {
-      const int position = first_key_position(tile), run = tile.run;
+      const int position = first_key_position(tile), base = rotation_base(tile);
       tile = tile_after<Config::keys>(params, tile, item.run_end);
       wait_for_keys();
       rotator.rotate(shared.key[key.stage], position, tile);
       publish_keys();
-      if (tile.exists() && needs_rotation(run, tile.run)) publish_queries(work, tile);
+      if (tile.exists() && needs_rotation(base, tile)) publish_queries(work, tile);
     }
     wait_for_keys();  // the tile that does not exist
     publish_keys();
@@ -199,9 +200,8 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
       ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage]));
       query.advance();
       if (!tile.exists()) break;  // an item without keys: a place for its outputs
-      const int rotated_run = tile.run;
-      tile = first_tile(params, tile.run + 1, item.run_end);
-      if (!tile.exists() || !needs_rotation(rotated_run, tile.run)) break;
+      tile = next_rotation(params, tile, item.run_end);
+      if (!tile.exists()) break;
     }
   }
 }
@@ -254,20 +254,20 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     output.clear();
     softmax.clear();
 
-    int rotated_run = -1;
-    auto take_query = [&](int run) {
+    int rotated_base = no_base;
+    auto take_query = [&](const KeyTile& tile) {
 #if !KGEN_ROTATED_PER_RUN
       // The parts of queries that never change would otherwise have their addresses in
       // registers throughout, which outputs of half of all registers do not leave.
       if constexpr (Config::v_head_dim > 128) query.stage = ptx::here(query.stage);
 #endif
-      if (!needs_rotation(rotated_run, run)) return;
-      if (rotated_run >= 0) {
+      if (!needs_rotation(rotated_base, tile)) return;
+      if (rotated_base != no_base) {
         ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
         query.advance();
       }
       ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
-      rotated_run = run;
+      rotated_base = rotation_base(tile);
     };
     // Two warpgroups take turns with the matrix units: then the softmax of one is under
     // the products of the other, and neither's scores wait for half of the other's.
@@ -282,7 +282,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
                                                                             ptx::shared_address(shared.key[key.stage].bytes));
     };
     auto start_outputs = [&]() { start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
-    bool masked;  // the tile that take_keys gave
+    bool masked, begins_part;  // the tile that take_keys gave
     auto take_keys = [&]() {
 #if KGEN_ROTATED_KEYS
       ptx::barrier_wait(ptx::shared_address(&shared.key_rotated[key.stage]), key.parity);
@@ -290,6 +290,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);
 #endif
       masked = ptx::shuffle(lane == 0 ? shared.masked[key.stage] : 0, 0);
+      begins_part = ptx::shuffle(lane == 0 ? shared.begins_part[key.stage] : 0, 0);
       return read_tile(shared.tile[key.stage], lane);
     };
     auto take_values = [&](int tokens) {
@@ -308,9 +309,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       }
     };
 
+    Part part = {0, false};
     const KeyTile tile = take_keys();
     if (tile.exists()) {
-      take_query(tile.run);
+      take_query(tile);
       take_turn();
       ptx::wgmma_fence();
       start_scores();
@@ -328,7 +330,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       KeyTile next = take_keys();
       while (next.exists()) {
         take_values(tokens);
-        take_query(next.run);
+        take_query(next);
         take_turn();
         ptx::wgmma_fence();
         start_scores();
@@ -339,6 +341,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         release(shared.key_free[key.stage]);
         key.advance();
         mask(next);
+        const bool ends_part = begins_part;  // with the values before these
+        const Softmax<1> before = softmax;
+        if (ends_part) softmax.clear();
         const bool rescales = softmax.follow(scores, rescale, score_exponent<Config>(params));
         softmax.weigh(scores, rescale, score_exponent<Config>(params));
         tokens = next.end - next.begin;
@@ -349,8 +354,16 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         touch(output);
         release(shared.value_free[value.stage]);
         value.advance();
-        if (rescales) output.scale_rows(rescale);
         to_fragments<Element>(weights, scores);
+        if (ends_part) {
+          Softmax<1> ended = before;
+          // What follows from these would otherwise be in registers throughout.
+          fold_rows<Config>(params, item, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
+          ++part.number;
+          output.clear();
+        } else if (rescales) {
+          output.scale_rows(rescale);
+        }
       }
 
       take_values(tokens);
@@ -366,10 +379,18 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     release(shared.key_free[key.stage]);  // of the tile that does not exist
     key.advance();
 
-    softmax.finish();
-    if (rotated_run < 0) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
+    if (rotated_base == no_base) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
-    store_rows<Config, 1>(params, item, kv_head, output, softmax, score_exponent<Config>(params), first_row(), lane,
+    const int warp_row = ptx::here(first_row());
+    RowEnds<1> ends;
+    part.last = true;
+    if (part.alone()) {
+      softmax.finish();
+      ends = row_ends<Config>(params, item, kv_head, softmax, score_exponent<Config>(params), warp_row, lane);
+    } else {
+      ends = fold_rows<Config>(params, item, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), warp_row, ptx::here(lane));
+    }
+    store_rows<Config, 1>(params, item, kv_head, output, ends, warp_row, lane,
                           [&](int row, int chunk) { return query_chunk(shared, query.stage, row, chunk); });
     ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
     query.advance();

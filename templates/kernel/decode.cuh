@@ -61,14 +61,14 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   output.clear();
   softmax.clear();
 
-  int rotated_run = -1;
+  int rotated_base = no_base;
   for (int stage = 0; tile.exists(); tile = skip(tile, warps), stage = after<stages>(stage)) {
     load_next();  // into the stage that the previous tile has left
-    if (needs_rotation(rotated_run, tile.run)) {
+    if (needs_rotation(rotated_base, tile)) {
       rotate_query<Config, Config::rows, 32, 4>(rows, rope, rotation_base(tile), params.rope_scale, 0, lane, [&](int row, int chunk, uint4 elements) {
         ptx::store_16(mine.query.bytes + tile_byte<Config::head_dim>(row, chunk), elements);
       });
-      rotated_run = tile.run;
+      rotated_base = rotation_base(tile);
     }
     ptx::cp_async_wait<stages - 1>();
 #if KGEN_ENCODING_RAW
@@ -94,7 +94,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   ptx::sync_threads();  // the results take the place of the tiles
   store_result<Config>(shared.result[warp], output, softmax, rows.count, lane);
   ptx::sync_threads();
-  merge_warps<Config, warps>(params, item, kv_head, rows.count, shared.result, scale_log2, warp, warps, lane);
+  merge_warps<Config, warps>(params, item, {}, kv_head, rows.count, shared.result, scale_log2, warp, warps, lane);
 }
 
 }  // namespace kgen

@@ -1,7 +1,7 @@
 // attend, few rows, on Hopper: decode. One warp keeps the tensor copies of K in
 // flight, one those of V, one rotates queries ahead of their use; the consumers take the
 // tiles of keys in turn, each with its own softmax over all rows, and a warp merges what
-// they have of an item while they are at the next. Raw keys are rotated where they lie by
+// they have of a part of an item while they are at the next. Raw keys are rotated where they lie by
 // further warps: a consumer's products and softmax leave it no time for that. Blocks are
 // persistent, so that nothing of this ever stops the copies.
 #pragma once
@@ -14,9 +14,10 @@
 
 namespace kgen {
 
-// A piece of the block's work, as the warp that rotates finds it ahead of the others.
+// One part of a piece of the block's work, as the warp that rotates finds it ahead of the others.
 struct DecodeTask {
   Item item;
+  Part part;
   int kv_head;
   int tiles, queries;  // of keys; rotated for them. tiles is -1 after the last task
 };
@@ -35,8 +36,6 @@ struct DecodeSm90Shared {
   // before that, of the same parity, for it.
   static_assert(Config::stages % consumers == 0, "each stage must have one consumer");
 
-  using Works = WorkRing<2 + Config::rotators>;  // V's warp, the one that rotates queries, those that rotate keys
-
   ColumnTile<Config::keys, Config::head_dim> key[Config::stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
   SharedTile<Config::rows, Config::head_dim> query[queries];  // rotated for one run each
@@ -47,9 +46,8 @@ struct DecodeSm90Shared {
   DecodeTask task[tasks];
   KeyTile tile[Config::stages];    // that of the stage
   int tile_query[Config::stages];  // which of the block's queries it takes, counted from its first
-  alignas(8) Works works;
   // Keys make room for the next as soon as the scores are there, values later.
-  unsigned long long key_full[Config::stages], key_free[Config::stages];
+  alignas(8) unsigned long long key_full[Config::stages], key_free[Config::stages];
 #if KGEN_ROTATED_KEYS
   unsigned long long key_rotated[Config::stages];
 #endif
@@ -59,30 +57,34 @@ struct DecodeSm90Shared {
   unsigned long long result_full[Config::results], result_free[Config::results];
 };
 
+// The part of an item that begins with a run, for queries that are rotated against
+// `base`; run becomes the first behind it.
 template <class Config>
-__device__ __forceinline__ DecodeTask task_of(const AttendParams& params, const Work& work) {
-  DecodeTask task = {pointer<Item>(params.items)[work.item], work.kv_head, 0, 0};
-  int rotated_run = -1;
-  for (int run = task.item.run_begin; run < task.item.run_end; ++run) {
+__device__ __forceinline__ DecodeTask task_of(const AttendParams& params, const Item& item, int kv_head, int part, int base, int& run) {
+  DecodeTask task = {item, {part, true}, kv_head, 0, 0};
+  for (bool ended = false; run < item.run_end && !ended; ++run) {
     const Run& r = pointer<Run>(params.runs)[run];
+    ended = r.ends_part != 0;
     if (r.begin >= r.end) continue;
+    const KeyTile tile = {run, r.begin, r.end, r.page, r.offset, r.causal};
     task.tiles += (r.end - r.begin + Config::keys - 1) / Config::keys;
-    task.queries += needs_rotation(rotated_run, run);
-    rotated_run = run;
+    task.queries += needs_rotation(base, tile);
+    base = rotation_base(tile);
   }
+  task.part.last = run == item.run_end;
   return task;
 }
 
-// One warp: K, or V. The block's tiles go to the consumers in turn. K's warp also finds
-// the work.
+// One warp: K, or V. The block's tiles go to the consumers in turn. Each warp goes
+// through the block's fixed share by itself, as far ahead as its own room allows.
 template <class Config, int Dim, bool Keys>
 __device__ __forceinline__ void produce_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
                                                    const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
   RingPlace<Config::stages> place;
   int query = -1;  // of the tile
-  for_each_tile<Config, Config::stages, false>(params, WorkList<typename DecodeSm90Shared<Config>::Works, Keys>{shared.works, lane}, [&](const TileOfItem& t) {
+  for_each_tile<Config, Config::stages, false>(params, FixedShare{lane}, [&](const TileOfItem& t) {
     const KeyTile& tile = t.copies.tile;
-    if (needs_rotation(t.run_before, tile.run)) ++query;
+    if (needs_rotation(t.base_before, tile)) ++query;
     wait_for_stage(all_free[place.stage], place.parity ^ 1);
     const uint32_t full = ptx::shared_address(&all_full[place.stage]);
     if (lane == 0) {
@@ -95,8 +97,8 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
   });
 }
 
-// One warp: publishes the block's tasks, and each one's queries, once for each run that
-// needs a rotation of its own.
+// One warp: publishes the block's tasks, and each one's queries, as often as they need
+// a rotation of their own.
 template <class Config>
 __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int lane) {
   RingPlace<DecodeSm90Shared<Config>::queries> place;
@@ -109,26 +111,29 @@ __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, De
     }
     task_place.advance();
   };
-  WorkList<typename DecodeSm90Shared<Config>::Works, false> works = {shared.works, lane};
+  FixedShare works = {lane};
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
-    const DecodeTask task = task_of<Config>(params, work);
-    publish(task);
-    const Item& item = task.item;
+    const Item& item = pointer<Item>(params.items)[work.item];
     const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
-    int rotated_run = -1;
-    for (KeyTile tile = first_tile(params, item.run_begin, item.run_end); tile.exists() && needs_rotation(rotated_run, tile.run);
-         tile = first_tile(params, tile.run + 1, item.run_end)) {
-      rotated_run = tile.run;
-      wait_for_stage(shared.query_free[place.stage], place.parity ^ 1);
-      unsigned char* target = shared.query[place.stage].bytes;
-      rotate_query<Config, Config::rows, 32, 4>(rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, lane, [&](int row, int chunk, uint4 elements) {
-        ptx::store_16(target + tile_byte<Config::head_dim>(row, chunk), elements);
-      });
-      ptx::barrier_arrive(ptx::shared_address(&shared.query_full[place.stage]));
-      place.advance();
-    }
+    int base = no_base, run = item.run_begin, part = 0;
+    do {
+      KeyTile tile = first_tile(params, run, item.run_end);
+      const DecodeTask task = task_of<Config>(params, item, work.kv_head, part++, base, run);
+      publish(task);
+      for (; tile.exists() && tile.run < run; tile = first_tile(params, tile.run + 1, run)) {
+        if (!needs_rotation(base, tile)) continue;
+        base = rotation_base(tile);
+        wait_for_stage(shared.query_free[place.stage], place.parity ^ 1);
+        unsigned char* target = shared.query[place.stage].bytes;
+        rotate_query<Config, Config::rows, 32, 4>(rows, pointer<float>(params.rope), base, params.rope_scale, 0, lane, [&](int row, int chunk, uint4 elements) {
+          ptx::store_16(target + tile_byte<Config::head_dim>(row, chunk), elements);
+        });
+        ptx::barrier_arrive(ptx::shared_address(&shared.query_full[place.stage]));
+        place.advance();
+      }
+    } while (run < item.run_end);
   }
-  publish({{}, 0, -1, 0});
+  publish({{}, {}, 0, -1, 0});
 }
 
 #if KGEN_ROTATED_KEYS
@@ -138,7 +143,7 @@ __device__ __forceinline__ void rotate_keys_for_decode(const AttendParams& param
   KeyRotator<Config, Config::rotators> rotator = {pointer<float>(params.rope), shared.high, rotator_warp, lane};
   rotator.load_low_terms();
   RingPlace<Config::stages> place;
-  WorkList<typename DecodeSm90Shared<Config>::Works, false> works = {shared.works, lane};
+  FixedShare works = {lane};
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
@@ -250,15 +255,15 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
     store_result<Config>(shared.result[result.stage][share], output, softmax, item.q_count * Config::group, lane);
     ptx::barrier_arrive(ptx::shared_address(&shared.result_full[result.stage]));
     next = tasks.take(shared);
-    if (next.tiles < 0) {  // nothing is left but to merge this, and all consumers can
+    if (next.tiles < 0 && task.part.alone()) {  // nothing is left but to merge this, and all consumers can
       ptx::barrier_wait(ptx::shared_address(&shared.result_full[result.stage]), result.parity);
-      merge_warps<Config, consumers>(params, item, task.kv_head, item.q_count * Config::group, shared.result[result.stage], scale_log2, warp, consumers, lane);
+      merge_warps<Config, consumers>(params, item, task.part, task.kv_head, item.q_count * Config::group, shared.result[result.stage], scale_log2, warp, consumers, lane);
     }
     result.advance();
   }
 }
 
-// One warp: what the consumers have of each item but the last.
+// One warp: what the consumers have of each part but a last one that they merge themselves.
 template <class Config>
 __device__ __forceinline__ void merge_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int lane) {
   RingPlace<Config::results> result;
@@ -266,9 +271,9 @@ __device__ __forceinline__ void merge_for_decode(const AttendParams& params, Dec
   for (DecodeTask task = tasks.take(shared), next; task.tiles >= 0; task = next) {
     tasks.give_back(shared);
     next = tasks.take(shared);
-    if (next.tiles < 0) break;
+    if (next.tiles < 0 && task.part.alone()) break;
     ptx::barrier_wait(ptx::shared_address(&shared.result_full[result.stage]), result.parity);
-    merge_warps<Config, DecodeSm90Shared<Config>::consumers>(params, task.item, task.kv_head, task.item.q_count * Config::group,
+    merge_warps<Config, DecodeSm90Shared<Config>::consumers>(params, task.item, task.part, task.kv_head, task.item.q_count * Config::group,
                                                              shared.result[result.stage], score_exponent<Config>(params), 0, 1, lane);
     ptx::barrier_arrive(ptx::shared_address(&shared.result_free[result.stage]));
     result.advance();
@@ -283,7 +288,6 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
   const int lane = ptx::lane_index(), warp = ptx::warp_index();
   read_ahead(params, ptx::thread_index());
   if (ptx::thread_index() == 0) {
-    shared.works.init();
     for (int s = 0; s < Config::stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), 1);

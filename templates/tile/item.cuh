@@ -1,5 +1,6 @@
 // A work item as a kernel sees it: its rows, its keys, its results.
 #pragma once
+#include "fold.cuh"
 #include "mask.cuh"
 #include "rotate.cuh"
 #include "softmax.cuh"
@@ -16,26 +17,38 @@ __device__ __forceinline__ PagedTokens<Config, Config::v_head_dim> paged_values(
   return {pointer<unsigned char>(params.v_cache), pointer<int32_t>(params.page_table) + page, kv_head, params.kv_heads};
 }
 
+constexpr int no_base = -2147483647 - 1;
+
 // What a tile's queries are rotated against: where its keys were encoded as position
 // 0, or in shared decode the place of the members' such positions in member_offsets,
-// -1 where there is no tile.
+// no_base where there is no tile.
 __device__ __forceinline__ int rotation_base(const KeyTile& tile) {
 #if KGEN_ROTATED_PER_RUN
-#if KGEN_SHARED_DECODE
-  if (!tile.exists()) return -1;
-#endif
-  return tile.offset;
+  return tile.exists() ? tile.offset : no_base;
 #else
   return 0;
 #endif
 }
 
-// Whether queries rotated for one run (-1: for none yet) must be rotated anew for another.
-__device__ __forceinline__ bool needs_rotation(int rotated_run, int run) {
+// Whether queries that are rotated against one base (no_base: against none yet) must be
+// rotated anew for a tile.
+__device__ __forceinline__ bool needs_rotation(int rotated_base, const KeyTile& tile) {
 #if KGEN_ROTATED_PER_RUN
-  return rotated_run != run;
+  return rotated_base != tile.offset;
 #else
-  return rotated_run < 0;
+  return rotated_base == no_base;
+#endif
+}
+
+// The first tile of the runs behind a tile's for which queries must be rotated anew.
+__device__ __forceinline__ KeyTile next_rotation(const AttendParams& params, KeyTile tile, int run_end) {
+#if KGEN_ROTATED_PER_RUN
+  const int base = rotation_base(tile);
+  do tile = first_tile(params, tile.run + 1, run_end);
+  while (tile.exists() && !needs_rotation(base, tile));
+  return tile;
+#else
+  return {-1, 0, 0, 0, 0, 0};
 #endif
 }
 
@@ -140,6 +153,23 @@ __device__ __forceinline__ void store_log_sum_exp(const AttendParams& params, co
   } else if (params.lse != nullptr) {
     static_cast<float*>(params.lse)[r.vector] = lse2 * ln_2;
   }
+}
+
+// Where an item of several parts keeps what a row's results gave at a level of
+// tile/fold.cuh: as RowResult::vector. The kernel alone reads what it writes there.
+template <class Config>
+__device__ __forceinline__ long long scratch_vector(const AttendParams& params, const Item& item, int kv_head, int row, int level) {
+  const int heads = params.kv_heads * Config::group;
+  return static_cast<long long>(item.scratch + level * item.q_count + row / Config::group) * heads + kv_head * Config::group + row % Config::group;
+}
+
+// What a folded row is multiplied by at the end: the learned sink is in a final result.
+template <class Config>
+__device__ __forceinline__ float folded_row_normaliser(const AttendParams& params, const Item& item, int kv_head, int row, float lse2) {
+#if KGEN_SINK_LOGITS
+  if (is_final(item)) return folded_normaliser(lse2, pointer<float>(params.sink_logits)[kv_head * Config::group + row % Config::group] * log2_e, true);
+#endif
+  return folded_normaliser(lse2, 0.f, false);
 }
 
 // What a row's sum of weights is divided into, the learned sink included in a final result.

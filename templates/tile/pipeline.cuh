@@ -47,21 +47,15 @@ __device__ __forceinline__ Work work_at(const AttendParams& params, int place) {
 // What each block begins with.
 __device__ __forceinline__ Work first_work(const AttendParams& params) { return work_at(params, ptx::block_x()); }
 
-// Finds the block's further pieces, by one warp. With a counter, each is the first that no
-// block has yet. Without one, the block has one of every grid_x() pieces: as they come
-// heaviest first, every other round goes backwards, and no block has the heavier one of
-// each round.
-struct WorkFinder {
-  int round = 0;
+// A block's fixed share: one of every grid_x() pieces. As they come heaviest first, every
+// other round goes backwards, and no block has the heavier one of each round.
+struct FixedShare {
+  static constexpr int found_under = 1;  // see for_each_tile
+  int lane, round = 0;
 
-  __device__ __forceinline__ Work next(const AttendParams& params, int lane) {
+  // What follows first_work().
+  __device__ __forceinline__ Work next(const AttendParams& params) {
     const int blocks = ptx::grid_x(), pieces = params.item_count * params.kv_heads;
-    if (params.counter != nullptr) {
-      uint32_t* counter = static_cast<uint32_t*>(params.counter);
-      int taken = 0;
-      if (lane == 0) taken = ptx::atomic_add(counter, 1);
-      return work_at(params, blocks + ptx::shuffle(taken, 0));
-    }
     while (++round * blocks < pieces) {
       const int place = round * blocks + (round % 2 == 0 ? ptx::block_x() : blocks - 1 - ptx::block_x());
       // The last round may be short: its places in the middle, not at the end, then
@@ -69,6 +63,20 @@ struct WorkFinder {
       if (place < pieces) return work_at(params, place);
     }
     return {-1, 0};
+  }
+  __device__ __forceinline__ void end(const AttendParams&) const {}
+};
+
+// Finds the block's further pieces, by one warp: with a counter, each is the first that no
+// block has yet; without one, the block's fixed share.
+struct WorkFinder {
+  FixedShare fixed;
+
+  __device__ __forceinline__ Work next(const AttendParams& params, int lane) {
+    if (params.counter == nullptr) return fixed.next(params);
+    int taken = 0;
+    if (lane == 0) taken = ptx::atomic_add(static_cast<uint32_t*>(params.counter), 1);
+    return work_at(params, ptx::grid_x() + ptx::shuffle(taken, 0));
   }
 
   // When there is no next: the last block to say so makes the counter zero again.
@@ -96,10 +104,11 @@ struct WorkRing {
 // One warp's end of the ring: that of the warp that finds the work, or of another.
 template <class Ring, bool Finds>
 struct WorkList {
+  static constexpr int found_under = 0;  // all stages; see for_each_tile
   Ring& ring;
   int lane;
   WorkFinder finder;
-  int turn = 0;  // one register, of which consumers have none to spare
+  int turn = 0;  // one register, not a RingPlace's two
 
   // What follows first_work().
   __device__ __forceinline__ Work next(const AttendParams& params) {
@@ -122,6 +131,9 @@ struct WorkList {
     }
     ++turn;
     return work;
+  }
+  __device__ __forceinline__ void end(const AttendParams& params) const {
+    if constexpr (Finds) finder.end(params, lane);
   }
 };
 
@@ -180,15 +192,17 @@ __device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Co
 // for the lists: lane i has the page of the i-th box.
 struct TileCopies {
   KeyTile tile;
-  int page;   // of this lane's box
-  bool once;  // see Run
+  int page;              // of this lane's box
+  bool once, ends_part;  // see Run
 };
 
 template <class Config>
 __device__ __forceinline__ TileCopies look_up(const AttendParams& params, const KeyTile& tile, int lane) {
   const int32_t* page_table = pointer<int32_t>(params.page_table);
   const int page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
-  return {tile, page, tile.exists() && pointer<Run>(params.runs)[tile.run].once != 0};
+  if (!tile.exists()) return {tile, page, false, false};
+  const Run& run = pointer<Run>(params.runs)[tile.run];
+  return {tile, page, run.once != 0, run.ends_part != 0 && tile.begin + Config::keys >= tile.end};
 }
 
 // Starts a tile's copies of K or V, Dim elements a token; rows of the target that no
@@ -222,28 +236,31 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
 struct TileOfItem {
   TileCopies copies;
   int kv_head, q_index;
-  int run_before;  // of the tile before; -1: this is the item's first
+  bool begins_part;  // and is not the item's first
+  int base_before;   // rotation_base of the tile before; no_base: this is the item's first
 };
 
 // One warp's way through the block's work, to copy it to so many stages: item after item,
 // tile after tile, and with Ends, after an item's last, one that does not exist.
-template <class Config, int Stages, bool Ends, class Ring, bool Finds, class Visit>
-__device__ __forceinline__ void for_each_tile(const AttendParams& params, WorkList<Ring, Finds> works, Visit visit) {
+template <class Config, int Stages, bool Ends, class Works, class Visit>
+__device__ __forceinline__ void for_each_tile(const AttendParams& params, Works works, Visit visit) {
+  // What comes next takes some reads to find. They are under copies that fill so many stages.
+  constexpr int found_under = Works::found_under > 0 ? Works::found_under : Stages;
   for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
     TileCopies coming = look_up<Config>(params, now.tile, works.lane);
-    int copied = 0, run_before = -1;  // of the item
+    int copied = 0, base_before = no_base;  // of the item
+    bool begins_part = false;
     while (Ends || coming.tile.exists()) {
-      const TileOfItem t = {coming, now.work.kv_head, now.q_index, run_before};
+      const TileOfItem t = {coming, now.work.kv_head, now.q_index, begins_part, base_before};
       coming = look_up<Config>(params, tile_after<Config::keys>(params, t.copies.tile, now.run_end), works.lane);
       visit(t);
       if (!t.copies.tile.exists()) break;
-      run_before = t.copies.tile.run;
-      // Under copies that fill the stages: what comes next takes some reads to find.
-      if (++copied == Stages) next = WorkStart::of(params, works.next(params));
+      base_before = rotation_base(t.copies.tile), begins_part = t.copies.ends_part;
+      if (++copied == found_under) next = WorkStart::of(params, works.next(params));
     }
-    if (copied < Stages) next = WorkStart::of(params, works.next(params));
+    if (copied < found_under) next = WorkStart::of(params, works.next(params));
   }
-  if (Finds) works.finder.end(params, works.lane);
+  works.end(params);
   ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
 }
 

@@ -40,30 +40,38 @@ __device__ __forceinline__ void store_staged(const AttendParams& params, const I
   }
 }
 
-// Writes one warp's rows by way of its own rows of the query tile, of which
-// staging(row, chunk) is the address; fp32 rows of partial results in two halves, for
-// which there is room.
-template <class Config, int MTiles, class Staging>
-__device__ __forceinline__ void store_rows(const AttendParams& params, const Item& item, int kv_head,
-                                           const Accumulator<MTiles, Config::v_head_dim>& output, const Softmax<MTiles>& softmax,
-                                           float scale_log2, int first_row, int lane, Staging staging) {
-  constexpr int dim = Config::v_head_dim, blocks = dim / 8;
-  float factor[MTiles][2];
+// What a warp's rows are multiplied by at the end, and their log-sum-exps, base 2.
+template <int MTiles>
+struct RowEnds {
+  float factor[MTiles][2], lse[MTiles][2];
+};
+
+// Hands the lane's rows that exist, with their places in RowEnds, to visit(row, m, h).
+template <class Config, int MTiles, class Visit>
+__device__ __forceinline__ void for_each_row(const Item& item, int first_row, int lane, Visit visit) {
 #pragma unroll
   for (int m = 0; m < MTiles; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + 16 * m + 8 * h + lane / 4;
-      factor[m][h] = 0.f;
-      if (row >= item.q_count * Config::group) continue;
-      const RowResult r = row_result<Config>(params, item, kv_head, row);
-      const float sum = softmax.sum[m][h], maximum = softmax.maximum[m][h];
-      factor[m][h] = row_normaliser<Config>(params, item, r, maximum, sum, scale_log2);
-      if (lane % 4 == 0) store_log_sum_exp(params, item, r, log_sum_exp2(maximum, sum, scale_log2));
+      if (row < item.q_count * Config::group) visit(row, m, h);
     }
+}
+
+// Writes one warp's rows by way of its own rows of the query tile, of which
+// staging(row, chunk) is the address; fp32 rows of partial results in two halves, for
+// which there is room. Rows that do not exist have any ends.
+template <class Config, int MTiles, class Staging>
+__device__ __forceinline__ void store_rows(const AttendParams& params, const Item& item, int kv_head,
+                                           const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends,
+                                           int first_row, int lane, Staging staging) {
+  constexpr int dim = Config::v_head_dim, blocks = dim / 8;
+  for_each_row<Config, MTiles>(item, first_row, lane, [&](int row, int m, int h) {
+    if (lane % 4 == 0) store_log_sum_exp(params, item, row_result<Config>(params, item, kv_head, row), ends.lse[m][h]);
+  });
   if (is_final(item)) {
     store_staged<Config, blocks>(
-        params, item, kv_head, output, factor, 0, first_row, lane, staging,
+        params, item, kv_head, output, ends.factor, 0, first_row, lane, staging,
         [&](int row, int n, float x, float y) { *reinterpret_cast<uint32_t*>(staging(row, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y); },
         [&](const RowResult& r) { return output_row<Config>(params, r); });
     return;
@@ -71,11 +79,24 @@ __device__ __forceinline__ void store_rows(const AttendParams& params, const Ite
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     store_staged<Config, blocks / 2>(
-        params, item, kv_head, output, factor, half * (blocks / 2), first_row, lane, staging,
+        params, item, kv_head, output, ends.factor, half * (blocks / 2), first_row, lane, staging,
         [&](int row, int n, float x, float y) { *reinterpret_cast<float2*>(staging(row, 2 * n + lane % 4 / 2) + 8 * (lane % 2)) = make_float2(x, y); },
         [&](const RowResult& r) { return static_cast<unsigned char*>(params.partial_out) + 4 * (r.vector * dim + half * (dim / 2)); });
     ptx::sync_warp();  // the next half's staging overwrites what other lanes read
   }
+}
+
+// The ends of rows whose softmax is finished.
+template <class Config, int MTiles>
+__device__ __forceinline__ RowEnds<MTiles> row_ends(const AttendParams& params, const Item& item, int kv_head, const Softmax<MTiles>& softmax,
+                                                    float scale_log2, int first_row, int lane) {
+  RowEnds<MTiles> ends = {};
+  for_each_row<Config, MTiles>(item, first_row, lane, [&](int row, int m, int h) {
+    const float maximum = softmax.maximum[m][h], sum = softmax.sum[m][h];
+    ends.factor[m][h] = row_normaliser<Config>(params, item, row_result<Config>(params, item, kv_head, row), maximum, sum, scale_log2);
+    ends.lse[m][h] = log_sum_exp2(maximum, sum, scale_log2);
+  });
+  return ends;
 }
 
 }  // namespace kgen

@@ -32,10 +32,37 @@ __device__ __forceinline__ void store_result(WarpResult<Config>& result, const A
     }
 }
 
-// Merges the results of Warps warps: row by row, from first_row on by step, Dim / 32
-// columns a lane.
+// Folds what the item's scratch holds of a row onto a part's normalised output and its
+// log-sum-exp, base 2, and, but for the last part, keeps what comes out. Each lane reads
+// what it wrote itself.
+template <class Config>
+__device__ __forceinline__ void fold_row(const AttendParams& params, const Item& item, Part part, int kv_head, int row,
+                                         float (&output)[Config::v_head_dim / 32], float& lse, int lane) {
+  constexpr int dim = Config::v_head_dim, columns = dim / 32;
+  auto lse_of = [&](int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row, level); };
+  auto output_of = [&](int level) { return static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item, kv_head, row, level) * dim + lane * columns; };
+  int level = 0;
+  for (const int levels = part.levels(); levels >> level > 0; ++level) {
+    if ((levels >> level & 1) == 0) continue;
+    float before[columns];
+#pragma unroll
+    for (int c = 0; c < columns; ++c) before[c] = output_of(level)[c];
+    const Fold by = fold_of(ptx::shuffle(lane == 0 ? *lse_of(level) : 0.f, 0), lse);
+    lse = by.lse;
+#pragma unroll
+    for (int c = 0; c < columns; ++c) output[c] = fold(by, before[c], output[c]);
+  }
+  if (part.last) return;
+  if (lane == 0) *lse_of(level) = lse;
+#pragma unroll
+  for (int c = 0; c < columns; ++c) output_of(level)[c] = output[c];
+}
+
+// Merges the results that Warps warps have of a part: row by row, from first_row on by
+// step, Dim / 32 columns a lane. Of an item of several parts, one and the same warp takes
+// a row in all of them.
 template <class Config, int Warps>
-__device__ __forceinline__ void merge_warps(const AttendParams& params, const Item& item, int kv_head, int rows,
+__device__ __forceinline__ void merge_warps(const AttendParams& params, const Item& item, Part part, int kv_head, int rows,
                                             const WarpResult<Config>* results, float scale_log2, int first_row, int step, int lane) {
   constexpr int dim = Config::v_head_dim, columns = dim / 32;
   for (int row = first_row; row < rows; row += step) {
@@ -44,24 +71,33 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
     for (int w = 0; w < Warps; ++w) maximum = ptx::maximum(maximum, results[w].maximum[row]);
 #pragma unroll
     for (int w = 0; w < Warps; ++w) {
-      const WarpResult<Config>& part = results[w];
-      if (part.sum[row] == 0.f) continue;  // this warp saw no key
-      const float weight = ptx::exp2_approx((part.maximum[row] - maximum) * scale_log2);
-      sum = ptx::multiply_add(part.sum[row], weight, sum);
+      const WarpResult<Config>& result = results[w];
+      if (result.sum[row] == 0.f) continue;  // this warp saw no key
+      const float weight = ptx::exp2_approx((result.maximum[row] - maximum) * scale_log2);
+      sum = ptx::multiply_add(result.sum[row], weight, sum);
 #pragma unroll
-      for (int c = 0; c < columns; ++c) output[c] = ptx::multiply_add(part.output[row][lane * columns + c], weight, output[c]);
+      for (int c = 0; c < columns; ++c) output[c] = ptx::multiply_add(result.output[row][lane * columns + c], weight, output[c]);
     }
     const RowResult r = row_result<Config>(params, item, kv_head, row);
-    const float factor = row_normaliser<Config>(params, item, r, maximum, sum, scale_log2);
-    if (lane == 0) store_log_sum_exp(params, item, r, log_sum_exp2(maximum, sum, scale_log2));
+    float lse = log_sum_exp2(maximum, sum, scale_log2);
+    const float factor = part.alone() ? row_normaliser<Config>(params, item, r, maximum, sum, scale_log2) : normaliser(sum, 0.f, false);
+#pragma unroll
+    for (int c = 0; c < columns; ++c) output[c] *= factor;
+    if (!part.alone()) {
+      fold_row<Config>(params, item, part, kv_head, row, output, lse, lane);
+      if (!part.last) continue;
+      const float folded_factor = folded_row_normaliser<Config>(params, item, kv_head, row, lse);
+#pragma unroll
+      for (int c = 0; c < columns; ++c) output[c] *= folded_factor;
+    }
+    if (lane == 0) store_log_sum_exp(params, item, r, lse);
 #pragma unroll
     for (int c = 0; c < columns; c += 2) {
-      const float x = output[c] * factor, y = output[c + 1] * factor;
       const int column = lane * columns + c;
       if (is_final(item)) {
-        *reinterpret_cast<uint32_t*>(output_row<Config>(params, r) + 2 * column) = ptx::pack<typename Config::Element>(x, y);
+        *reinterpret_cast<uint32_t*>(output_row<Config>(params, r) + 2 * column) = ptx::pack<typename Config::Element>(output[c], output[c + 1]);
       } else {
-        *reinterpret_cast<float2*>(static_cast<float*>(params.partial_out) + r.vector * dim + column) = make_float2(x, y);
+        *reinterpret_cast<float2*>(static_cast<float*>(params.partial_out) + r.vector * dim + column) = make_float2(output[c], output[c + 1]);
       }
     }
   }

@@ -1,0 +1,70 @@
+// A warp's rows of an item of several parts (sm90): results go from part to part by way of
+// the item's scratch, which a part's keys leave in the L2 cache. Each lane reads what it
+// wrote itself.
+#pragma once
+#include "store.cuh"
+
+namespace kgen {
+
+// The lane's place in a row of scratch: of sixteen columns four, its pairs in two
+// blocks of eight, for 16 bytes an access.
+template <class Config>
+__device__ __forceinline__ float4* scratch_row(const AttendParams& params, const Item& item, int kv_head, int row, int level, int lane) {
+  float* scratch = static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item, kv_head, row, level) * Config::v_head_dim;
+  return reinterpret_cast<float4*>(scratch) + lane % 4;
+}
+
+// Takes a part's rows, of a softmax that is not finished, and folds what the levels below
+// hold onto them. Of a part that is not the last the level above keeps the result; of the
+// last it is in output, and returned are its ends.
+template <class Config>
+__device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, const Item& item, int kv_head, Part part,
+                                                Accumulator<1, Config::v_head_dim>& output, Softmax<1>& softmax, float scale_log2, int first_row, int lane) {
+  constexpr int blocks = Config::v_head_dim / 8;
+  softmax.finish();
+  RowEnds<1> ends = {};
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = first_row + 8 * h + lane / 4;
+    const bool exists = row < item.q_count * Config::group;
+    const float factor = normaliser(softmax.sum[0][h], 0.f, false);
+    float lse = log_sum_exp2(softmax.maximum[0][h], softmax.sum[0][h], scale_log2);
+#pragma unroll
+    for (int n = 0; n < blocks; ++n) output.block[0][n][2 * h] *= factor, output.block[0][n][2 * h + 1] *= factor;
+    auto lse_of = [&](int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row, level); };
+    int level = 0;
+#pragma unroll 1
+    for (const int levels = part.levels(); levels >> level > 0; ++level) {
+      if ((levels >> level & 1) == 0) continue;
+      float before = 0.f;
+      if (exists && lane % 4 == 0) before = *lse_of(level);
+      const Fold by = fold_of(ptx::shuffle(before, lane & ~3), lse);
+      lse = by.lse;
+      if (!exists) continue;
+      const float4* kept = scratch_row<Config>(params, item, kv_head, row, level, lane);
+#pragma unroll
+      for (int i = 0; i < blocks / 2; ++i) {
+        const float4 x = kept[4 * i];
+        float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];
+        left[2 * h] = fold(by, x.x, left[2 * h]), left[2 * h + 1] = fold(by, x.y, left[2 * h + 1]);
+        right[2 * h] = fold(by, x.z, right[2 * h]), right[2 * h + 1] = fold(by, x.w, right[2 * h + 1]);
+      }
+    }
+    ends.lse[0][h] = lse;
+    if (!exists) continue;
+    if (part.last) {
+      ends.factor[0][h] = folded_row_normaliser<Config>(params, item, kv_head, row, lse);
+      continue;
+    }
+    if (lane % 4 == 0) *lse_of(level) = lse;
+    float4* kept = scratch_row<Config>(params, item, kv_head, row, level, lane);
+#pragma unroll
+    for (int i = 0; i < blocks / 2; ++i) {
+      const float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];
+      kept[4 * i] = make_float4(left[2 * h], left[2 * h + 1], right[2 * h], right[2 * h + 1]);
+    }
+  }
+  return ends;
+}
+
+}  // namespace kgen
