@@ -110,8 +110,8 @@ func (r Row) Peer(name string) (Peer, bool) {
 	return r.Against[i], true
 }
 
-// Scratch is the names of all rows' baselines, as they come.
-func (r Report) Scratch() []string {
+// Peers is the names of all rows' baselines, as they come.
+func (r Report) Peers() []string {
 	var names []string
 	for _, row := range r.Rows {
 		for _, p := range row.Against {
@@ -130,7 +130,7 @@ func (r Report) Table() (heading []string, rows [][]string) {
 	limits := slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Limit > 0 })
 	regrets := slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Regret != nil })
 	sharing := slices.ContainsFunc(r.Rows, func(row Row) bool { return row.ReadBytes > row.Bytes })
-	peers := r.Scratch()
+	peers := r.Peers()
 	heading = []string{"case", "time (µs)", "spread", "TFLOP/s", "TB/s"}
 	if sharing {
 		heading = append(heading, "MB", "MB read")

@@ -40,7 +40,7 @@ var mutationsSM90 = []mutation{
 	{"keys at their positions in the segment", spec.Extend, spec.Raw, "return tile.offset + tile.begin;", "return tile.begin;", false},
 	{"keys at the first position of the run", spec.Prefill, spec.Raw, "return tile.offset + tile.begin;", "return tile.offset;", false},
 	{"shared: keys moved by an offset", spec.SharedDecode, spec.Raw, "return tile.begin;", "return tile.offset + tile.begin;", false},
-	{"shared: queries of the first run for all", spec.SharedDecode, spec.Raw, "return rotated_run != run;", "return rotated_run < 0;", false},
+	{"shared: queries of the first run for all", spec.SharedDecode, spec.Raw, "return rotated_base != tile.offset;", "return rotated_base == no_base;", false},
 	{"the high terms of the keys before", spec.Extend, spec.Raw, "const int carry = here < first;", "const int carry = 0;", false},
 	{"the high terms of the tile before", spec.Prefill, spec.Raw, "start(slot, next_tile);", "start(slot, {});", false},
 	{"no wait for high terms", spec.Extend, spec.Raw, "ptx::cp_async_wait<slots - 1>();", "ptx::cp_async_wait<slots>();", false},
@@ -58,8 +58,8 @@ var mutationsSM90 = []mutation{
 
 	// A block's work and its results.
 	{"no wait for the work", spec.Extend, spec.Segment, "ptx::barrier_wait(full, parity);", remove, false},
-	{"a piece of work left out", spec.Extend, spec.Segment, "blocks + ptx::shuffle(taken, 0)", "blocks + 1 + ptx::shuffle(taken, 0)", false},
-	{"a counter left as it is", spec.Decode, spec.Segment, "counter[0] = counter[1] = 0;", "{}", false},
+	{"a piece of work left out", spec.Extend, spec.Segment, "ptx::grid_x() + ptx::shuffle(taken, 0)", "ptx::grid_x() + 1 + ptx::shuffle(taken, 0)", false},
+	{"a counter left as it is", spec.Extend, spec.Segment, "counter[0] = counter[1] = 0;", "{}", false},
 	{"fixed shares that all go forwards", spec.Decode, spec.Segment, "blocks - 1 - ptx::block_x());", "ptx::block_x() + 1);", false},
 	{"decode: no wait for the values", spec.Decode, spec.Segment, "ptx::barrier_wait(ptx::shared_address(&shared.value_full[stage]), parity);", remove, false},
 	{"decode: keys given back before the scores", spec.Decode, spec.Segment, "Accumulator<m_tiles, keys> scores;\n      query_times",
@@ -118,7 +118,7 @@ var mutations = []mutation{
 	{"sign of the sine", spec.Append, spec.Segment, "u.x * c0 - v.x * s0", "u.x * c0 + v.x * s0", false},
 	{"backward angles turn forward", spec.Extend, spec.Segment, "terms.negative ? -factor : factor", "factor", false},
 	{"high level of the table", spec.Decode, spec.Baked, "magnitude >> Config::rope_low_bits", "magnitude >> (Config::rope_low_bits + 1)", false},
-	{"rotated for the first run only", spec.Extend, spec.Segment, "return rotated_run != run;", "return rotated_run < 0;", false},
+	{"rotated for the first run only", spec.Extend, spec.Segment, "return rotated_base != tile.offset;", "return rotated_base == no_base;", false},
 	{"a tile's keys all at its first position", spec.Decode, spec.Raw, "rope, position + row, unit", "rope, position, unit", false},
 	{"materialise by the offset alone", spec.Materialise, spec.Raw, "return copy.offset + index;", "return copy.offset;", false},
 
@@ -136,11 +136,12 @@ var mutations = []mutation{
 	{"sum not rescaled", spec.Prefill, spec.Segment, "ptx::multiply_add(sum[m][h], rescale, added[0] + added[1])", "sum[m][h] + added[0] + added[1]", false},
 	{"half of a row's lanes summed", spec.Decode, spec.Segment, "sum[m][h] += ptx::shuffle_xor(sum[m][h], 2);", remove, false},
 	{"heads of a group in another order", spec.Extend, spec.Segment,
-		"kv_head * Config::group + row % Config::group", "row % Config::group * params.kv_heads + kv_head", false},
+		"return kv_head * Config::group + row % Config::group;", "return row % Config::group * (kv_head + 1);", false},
 	{"position of the tile's first token", spec.Extend, spec.Segment, "return positions[token] - base;", "return positions[0] - base;", false},
 	{"slots of another stride", spec.Decode, spec.Segment, "static_cast<long long>(token) * item.slot_stride", "static_cast<long long>(token)", false},
-	{"splits all of one weight", spec.Merge, spec.Segment, "ptx::exp2_approx(lse_of(first + lane) - shift)", "1.f", false},
-	{"log-sum-exp in base 2", spec.Merge, spec.Segment, "log_sum_exp2(maximum, sum, 1.f) * ln_2", "log_sum_exp2(maximum, sum, 1.f)", false},
+	{"splits all of one weight", spec.Merge, spec.Segment, "ptx::exp2_approx(before - maximum)", "1.f", false},
+	{"folded groups kept in another place", spec.Merge, spec.Segment, "(groups & (groups + 1)) * at_a_time", "groups * at_a_time", false},
+	{"log-sum-exp in base 2", spec.Merge, spec.Segment, "lse[0] * ln_2", "lse[0]", false},
 }
 
 // Each mistake in a kernel's source is found on the emulator, by cases that the

@@ -189,8 +189,8 @@ namespace kgen {
 // The grid is (tokens, ceil(query heads / warps)); a token with no slots is
 // left as it is.
 struct MergeParams {
-  void* partial_out;         // float32 [slots][query heads][v head dim]
-  void* partial_lse;         // float32 [slots][query heads], base 2, scores scaled
+  void* partial_out;         // float32 [slots][query heads][v head dim]; merge may leave other numbers there
+  void* partial_lse;         // float32 [slots][query heads], base 2, scores scaled; likewise
   void* out;                 // [tokens][query heads][v head dim]
   void* lse;                 // float32 [tokens][query heads], natural log; may be null
   void* slot_begin;          // int32 [tokens+1]: token t owns the slots slot_begin[t] to slot_begin[t+1], which fold as an item's parts do
@@ -267,6 +267,48 @@ __device__ __forceinline__ float normaliser(float sum, float sink_exponent, bool
 
 }  // namespace kgen
 
+// ======== tile/fold.cuh ========
+// Partial results of the same rows and of different keys, put together two at a time.
+// Parts of a row's keys are folded in the order of a binary counter: of parts 0, 1, 2, ...
+// 1 is folded onto 0, 3 onto 2, then both onto what 0 and 1 gave, and so on; at the end,
+// what is left over, the latest first. Groups of 2^n parts can then be folded apart
+// from each other, and what they give after that, for the same bits.
+
+namespace kgen {
+
+// What two results become: output * before + output * after, and the log-sum-exp, base 2.
+struct Fold {
+  float before, after, lse;
+};
+
+// Of results with these log-sum-exps, -inf where no key was seen.
+__device__ __forceinline__ Fold fold_of(float before, float after) {
+  const float maximum = ptx::maximum(before, after);
+  if (maximum == -ptx::infinity()) return {0.f, 0.f, maximum};
+  const float b = ptx::exp2_approx(before - maximum), a = ptx::exp2_approx(after - maximum), sum = b + a, factor = 1.f / sum;
+  return {b * factor, a * factor, maximum + ptx::log2_approx(sum)};
+}
+
+__device__ __forceinline__ float fold(const Fold& by, float before, float after) { return ptx::multiply_add(after, by.after, before * by.before); }
+
+// Which part of its item a result is of.
+struct Part {
+  int number = 0;
+  bool last = true;
+
+  __device__ __forceinline__ bool alone() const { return number == 0 && last; }
+  // The levels of the counter that hold a result to be folded with this one, as bits. Above
+  // them, unless it is the last part, is the level that is to keep what comes out.
+  __device__ __forceinline__ int levels() const { return last ? number : number & ~(number + 1); }
+};
+
+// What a folded row's output is multiplied by at the end.
+__device__ __forceinline__ float folded_normaliser(float lse2, float sink_exponent, bool has_sink) {
+  return normaliser(lse2 == -ptx::infinity() ? 0.f : 1.f, has_sink ? sink_exponent - lse2 : 0.f, has_sink);
+}
+
+}  // namespace kgen
+
 // ======== tile/pointer.cuh ========
 // Typed views of the launch parameters, whose addresses have no types.
 
@@ -278,11 +320,19 @@ __device__ __forceinline__ const T* pointer(const void* p) { return static_cast<
 }  // namespace kgen
 
 // ======== kernel/merge.cuh ========
-// merge: the partial results of a token's splits to its output. One warp a
-// (token, query head): L = log sum exp L_i, O = sum exp(L_i - L) O_i. It may start
-// before the kernel ahead of it on the stream has ended, which makes the partial results.
+// merge: the partial results of a token's splits to its output, as tile/fold.cuh says. One
+// warp a (token, query head). It may start before the kernel ahead of it on the stream has
+// ended, which makes the partial results. Of more than a warp folds at a time, what is folded takes
+// their place.
 
 namespace kgen {
+
+// A lane's columns of a row.
+template <class Config>
+struct MergeColumns {
+  static constexpr int count = Config::v_head_dim / 32;
+  alignas(count % 4 == 0 ? 16 : 4 * count) float x[count];
+};
 
 template <class Config>
 __device__ __forceinline__ void merge(const MergeParams& params) {
@@ -295,51 +345,60 @@ __device__ __forceinline__ void merge(const MergeParams& params) {
   ptx::wait_for_previous_kernel();
   if (head >= params.q_heads || begin >= end) return;
 
-  // The first partial outputs are on their way while their weights are worked out.
+  using Columns = MergeColumns<Config>;
   constexpr int at_a_time = 64 / columns;
-  static_assert(at_a_time <= 32, "a lane for each weight");
-  struct alignas(columns % 4 == 0 ? 16 : 4 * columns) Columns { float x[columns]; };
-  Columns part[at_a_time];
-  auto load_parts = [&](int first) {
-    const float* source = pointer<float>(params.partial_out) + lane * columns;
+  static_assert(at_a_time <= 32, "a lane for each log-sum-exp");
+  Columns part[at_a_time];  // folded into the first
+  float lse[at_a_time];
+  auto place = [&](int slot) { return static_cast<long long>(slot) * params.q_heads + head; };
+  auto output_of = [&](int slot) { return reinterpret_cast<Columns*>(static_cast<float*>(params.partial_out) + place(slot) * dim + lane * columns); };
+  auto lse_of = [&](int slot) { return static_cast<float*>(params.partial_lse) + place(slot); };
+  auto fold_onto = [&](Columns& before, float& before_lse, const Columns& after, float after_lse) {
+    const Fold by = fold_of(before_lse, after_lse);
+    before_lse = by.lse;
 #pragma unroll
-    for (int i = 0; i < at_a_time; ++i) {
-      if (first + i >= end) break;
-      part[i] = *reinterpret_cast<const Columns*>(source + (static_cast<long long>(first + i) * params.q_heads + head) * dim);
-    }
+    for (int c = 0; c < columns; ++c) before.x[c] = fold(by, before.x[c], after.x[c]);
   };
-  load_parts(begin);
 
-  // Lane i looks at the slots begin + i, begin + i + 32, ...
-  const float* partial_lse = pointer<float>(params.partial_lse);
-  auto lse_of = [&](int slot) { return partial_lse[static_cast<long long>(slot) * params.q_heads + head]; };
-  float maximum = -ptx::infinity();
-  for (int slot = begin + lane; slot < end; slot += 32) maximum = ptx::maximum(maximum, lse_of(slot));
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) maximum = ptx::maximum(maximum, ptx::shuffle_xor(maximum, mask));
-
-  float sum = 0.f, output[columns] = {};
-  const float shift = maximum == -ptx::infinity() ? 0.f : maximum;  // no split saw a key
-  for (int first = begin; first < end; first += at_a_time) {
-    if (first > begin) load_parts(first);
-    const float lane_weight = lane < at_a_time && first + lane < end ? ptx::exp2_approx(lse_of(first + lane) - shift) : 0.f;
+  int groups = 0;  // of at_a_time parts; those so far
+  for (int first = begin;; first += at_a_time, ++groups) {
+    const int parts = end - first;
 #pragma unroll
     for (int i = 0; i < at_a_time; ++i) {
-      if (first + i >= end) break;
-      const float weight = ptx::shuffle(lane_weight, i);
-      sum += weight;
-#pragma unroll
-      for (int c = 0; c < columns; ++c) output[c] = ptx::multiply_add(part[i].x[c], weight, output[c]);
+      if (i < parts) part[i] = *output_of(first + i);
     }
+    const float lane_lse = lane < at_a_time && lane < parts ? *lse_of(first + lane) : 0.f;
+#pragma unroll
+    for (int i = 0; i < at_a_time; ++i) lse[i] = ptx::shuffle(lane_lse, i);
+#pragma unroll
+    for (int distance = 1; distance < at_a_time; distance *= 2) {
+#pragma unroll
+      for (int i = 0; i + distance < at_a_time; i += 2 * distance) {
+        if (i + distance < parts) fold_onto(part[i], lse[i], part[i + distance], lse[i + distance]);
+      }
+    }
+    const Part group = {groups, parts <= at_a_time};
+    for (int level = 0, levels = group.levels(); levels >> level > 0; ++level) {
+      if ((levels >> level & 1) == 0) continue;
+      const int kept = begin + (((groups >> level) - 1) << level) * at_a_time;  // where what the level holds begins
+      Columns before = *output_of(kept);
+      float before_lse = ptx::shuffle(lane == 0 ? *lse_of(kept) : 0.f, 0);
+      fold_onto(before, before_lse, part[0], lse[0]);
+      part[0] = before, lse[0] = before_lse;
+    }
+    if (group.last) break;
+    const int kept = begin + (groups & (groups + 1)) * at_a_time;  // the first of all that is folded
+    *output_of(kept) = part[0];
+    if (lane == 0) *lse_of(kept) = lse[0];
   }
-  const float factor = normaliser(sum, 0.f, false);
+  const float factor = folded_normaliser(lse[0], 0.f, false);
   unsigned char* out = static_cast<unsigned char*>(params.out) + 2 * (token * static_cast<long long>(params.out_token_stride) + head * dim);
 #pragma unroll
   for (int c = 0; c < columns; c += 2) {
-    *reinterpret_cast<uint32_t*>(out + 2 * (lane * columns + c)) = ptx::pack<typename Config::Element>(output[c] * factor, output[c + 1] * factor);
+    *reinterpret_cast<uint32_t*>(out + 2 * (lane * columns + c)) = ptx::pack<typename Config::Element>(part[0].x[c] * factor, part[0].x[c + 1] * factor);
   }
   if (lane == 0 && params.lse != nullptr) {
-    static_cast<float*>(params.lse)[static_cast<long long>(token) * params.q_heads + head] = log_sum_exp2(maximum, sum, 1.f) * ln_2;
+    static_cast<float*>(params.lse)[static_cast<long long>(token) * params.q_heads + head] = lse[0] * ln_2;
   }
 }
 

@@ -703,6 +703,71 @@ struct Config {
 
 }  // namespace kgen
 
+// ======== tile/normalise.cuh ========
+// The end of a softmax: from maximum and sum to log-sum-exp and normaliser.
+
+namespace kgen {
+
+[[maybe_unused]] constexpr float log2_e = 1.4426950408889634f;
+constexpr float ln_2 = 0.6931471805599453f;
+
+// log2 of a row's sum of exponentials, from its maximum and its sum; -inf where no key was seen.
+__device__ __forceinline__ float log_sum_exp2(float maximum, float sum, float scale_log2) {
+  return sum > 0.f ? ptx::multiply_add(maximum, scale_log2, ptx::log2_approx(sum)) : -ptx::infinity();
+}
+
+// What a row's output is multiplied by at the end, given the log2 of its sum of
+// exponentials relative to its maximum. A learned sink is one more key of weight
+// exp(logit) and no value.
+__device__ __forceinline__ float normaliser(float sum, float sink_exponent, bool has_sink) {
+  const float total = has_sink ? sum + ptx::exp2_approx(sink_exponent) : sum;
+  return sum > 0.f ? 1.f / total : 0.f;
+}
+
+}  // namespace kgen
+
+// ======== tile/fold.cuh ========
+// Partial results of the same rows and of different keys, put together two at a time.
+// Parts of a row's keys are folded in the order of a binary counter: of parts 0, 1, 2, ...
+// 1 is folded onto 0, 3 onto 2, then both onto what 0 and 1 gave, and so on; at the end,
+// what is left over, the latest first. Groups of 2^n parts can then be folded apart
+// from each other, and what they give after that, for the same bits.
+
+namespace kgen {
+
+// What two results become: output * before + output * after, and the log-sum-exp, base 2.
+struct Fold {
+  float before, after, lse;
+};
+
+// Of results with these log-sum-exps, -inf where no key was seen.
+__device__ __forceinline__ Fold fold_of(float before, float after) {
+  const float maximum = ptx::maximum(before, after);
+  if (maximum == -ptx::infinity()) return {0.f, 0.f, maximum};
+  const float b = ptx::exp2_approx(before - maximum), a = ptx::exp2_approx(after - maximum), sum = b + a, factor = 1.f / sum;
+  return {b * factor, a * factor, maximum + ptx::log2_approx(sum)};
+}
+
+__device__ __forceinline__ float fold(const Fold& by, float before, float after) { return ptx::multiply_add(after, by.after, before * by.before); }
+
+// Which part of its item a result is of.
+struct Part {
+  int number = 0;
+  bool last = true;
+
+  __device__ __forceinline__ bool alone() const { return number == 0 && last; }
+  // The levels of the counter that hold a result to be folded with this one, as bits. Above
+  // them, unless it is the last part, is the level that is to keep what comes out.
+  __device__ __forceinline__ int levels() const { return last ? number : number & ~(number + 1); }
+};
+
+// What a folded row's output is multiplied by at the end.
+__device__ __forceinline__ float folded_normaliser(float lse2, float sink_exponent, bool has_sink) {
+  return normaliser(lse2 == -ptx::infinity() ? 0.f : 1.f, has_sink ? sink_exponent - lse2 : 0.f, has_sink);
+}
+
+}  // namespace kgen
+
 // ======== tile/pointer.cuh ========
 // Typed views of the launch parameters, whose addresses have no types.
 
@@ -743,29 +808,6 @@ __device__ __forceinline__ KeyTile tile_after(const AttendParams& params, KeyTil
   if (!tile.exists()) return tile;
   tile.begin += Keys;
   return tile.begin < tile.end ? tile : first_tile(params, tile.run + 1, run_end);
-}
-
-}  // namespace kgen
-
-// ======== tile/normalise.cuh ========
-// The end of a softmax: from maximum and sum to log-sum-exp and normaliser.
-
-namespace kgen {
-
-[[maybe_unused]] constexpr float log2_e = 1.4426950408889634f;
-constexpr float ln_2 = 0.6931471805599453f;
-
-// log2 of a row's sum of exponentials, from its maximum and its sum; -inf where no key was seen.
-__device__ __forceinline__ float log_sum_exp2(float maximum, float sum, float scale_log2) {
-  return sum > 0.f ? ptx::multiply_add(maximum, scale_log2, ptx::log2_approx(sum)) : -ptx::infinity();
-}
-
-// What a row's output is multiplied by at the end, given the log2 of its sum of
-// exponentials relative to its maximum. A learned sink is one more key of weight
-// exp(logit) and no value.
-__device__ __forceinline__ float normaliser(float sum, float sink_exponent, bool has_sink) {
-  const float total = has_sink ? sum + ptx::exp2_approx(sink_exponent) : sum;
-  return sum > 0.f ? 1.f / total : 0.f;
 }
 
 }  // namespace kgen
@@ -1424,17 +1466,27 @@ __device__ __forceinline__ PagedTokens<Config, Config::v_head_dim> paged_values(
   return {pointer<unsigned char>(params.v_cache), pointer<int32_t>(params.page_table) + page, kv_head, params.kv_heads};
 }
 
+constexpr int no_base = -2147483647 - 1;
+
 // What a tile's queries are rotated against: where its keys were encoded as position
 // 0, or in shared decode the place of the members' such positions in member_offsets,
-// -1 where there is no tile.
+// no_base where there is no tile.
 __device__ __forceinline__ int rotation_base(const KeyTile& tile) {
-  if (!tile.exists()) return -1;
-  return tile.offset;
+  return tile.exists() ? tile.offset : no_base;
 }
 
-// Whether queries rotated for one run (-1: for none yet) must be rotated anew for another.
-__device__ __forceinline__ bool needs_rotation(int rotated_run, int run) {
-  return rotated_run != run;
+// Whether queries that are rotated against one base (no_base: against none yet) must be
+// rotated anew for a tile.
+__device__ __forceinline__ bool needs_rotation(int rotated_base, const KeyTile& tile) {
+  return rotated_base != tile.offset;
+}
+
+// The first tile of the runs behind a tile's for which queries must be rotated anew.
+__device__ __forceinline__ KeyTile next_rotation(const AttendParams& params, KeyTile tile, int run_end) {
+  const int base = rotation_base(tile);
+  do tile = first_tile(params, tile.run + 1, run_end);
+  while (tile.exists() && !needs_rotation(base, tile));
+  return tile;
 }
 
 __device__ __forceinline__ const Member* members_of(const AttendParams& params, const Item& item) {
@@ -1474,6 +1526,9 @@ __device__ __forceinline__ bool is_final(const Item& item) {
   return false;
 }
 
+template <class Config>
+__device__ __forceinline__ int query_head(int kv_head, int row) { return kv_head * Config::group + row % Config::group; }
+
 // Where one row's results go.
 struct RowResult {
   long long vector;  // index of its head's vector: (token or slot) * query heads + head
@@ -1484,7 +1539,7 @@ template <class Config>
 __device__ __forceinline__ RowResult row_result(const AttendParams& params, const Item& item, int kv_head, int row) {
   const int token = row / Config::group, heads = params.kv_heads * Config::group;
   RowResult r;
-  r.head = kv_head * Config::group + row % Config::group;
+  r.head = query_head<Config>(kv_head, row);
   const Member member = members_of(params, item)[token];
   r.token = member.token;
   const long long place = member.slot;
@@ -1506,10 +1561,196 @@ __device__ __forceinline__ void store_log_sum_exp(const AttendParams& params, co
   }
 }
 
+// Where an item of several parts keeps what a row's results gave at a level of
+// tile/fold.cuh: as RowResult::vector. The kernel alone reads what it writes there.
+template <class Config>
+__device__ __forceinline__ long long scratch_vector(const AttendParams& params, const Item& item, int kv_head, int row, int level) {
+  const int heads = params.kv_heads * Config::group;
+  return static_cast<long long>(item.scratch + level * item.q_count + row / Config::group) * heads + query_head<Config>(kv_head, row);
+}
+
+// What a folded row is multiplied by at the end: the learned sink is in a final result.
+template <class Config>
+__device__ __forceinline__ float folded_row_normaliser(const AttendParams& params, const Item& item, int kv_head, int row, float lse2) {
+  return folded_normaliser(lse2, 0.f, false);
+}
+
 // What a row's sum of weights is divided into, the learned sink included in a final result.
 template <class Config>
 __device__ __forceinline__ float row_normaliser(const AttendParams& params, const Item& item, const RowResult& r, float maximum, float sum, float scale_log2) {
   return normaliser(sum, 0.f, false);
+}
+
+}  // namespace kgen
+
+// ======== tile/store.cuh ========
+// The results of a tile of rows.
+
+namespace kgen {
+
+// Hands each lane's pairs of adjacent outputs, times their row's factor, of the blocks
+// of eight columns from first to first + Blocks to stage(row, block, x, y). The warp's
+// staged rows then go to place(result), 16 bytes a lane and whole lines at a time.
+template <class Config, int Blocks, int MTiles, class Staging, class Stage, class Place>
+__device__ __forceinline__ void store_staged(const AttendParams& params, const Item& item, int kv_head,
+                                             const Accumulator<MTiles, Config::v_head_dim>& output, const float (&factor)[MTiles][2], int first,
+                                             int first_row, int lane, Staging staging, Stage stage, Place place) {
+  constexpr int chunks = Config::v_head_dim / chunk_elements;
+#pragma unroll
+  for (int m = 0; m < MTiles; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int n = 0; n < Blocks; ++n) {
+        const float(&pair)[4] = output.block[m][first + n];
+        stage(first_row + 16 * m + 8 * h + lane / 4, n, pair[2 * h] * factor[m][h], pair[2 * h + 1] * factor[m][h]);
+      }
+  ptx::sync_warp();
+  constexpr int turns = 16 * MTiles * chunks / 32, at_a_time = turns < 8 ? turns : 8;
+#pragma unroll 1
+  for (int first_turn = 0; first_turn < turns; first_turn += at_a_time) {
+    uint4 elements[at_a_time];
+#pragma unroll
+    for (int i = 0; i < at_a_time; ++i) {
+      const int cell = lane + 32 * (first_turn + i);
+      elements[i] = ptx::load_16(staging(first_row + cell / chunks, cell % chunks));
+    }
+#pragma unroll
+    for (int i = 0; i < at_a_time; ++i) {
+      const int cell = lane + 32 * (first_turn + i), row = first_row + cell / chunks;
+      if (row >= item.q_count * Config::group) continue;
+      ptx::store_16(place(row_result<Config>(params, item, kv_head, row)) + cell % chunks * chunk_bytes, elements[i]);
+    }
+  }
+}
+
+// What a warp's rows are multiplied by at the end, and their log-sum-exps, base 2.
+template <int MTiles>
+struct RowEnds {
+  float factor[MTiles][2], lse[MTiles][2];
+};
+
+// Hands the lane's rows that exist, with their places in RowEnds, to visit(row, m, h).
+template <class Config, int MTiles, class Visit>
+__device__ __forceinline__ void for_each_row(const Item& item, int first_row, int lane, Visit visit) {
+#pragma unroll
+  for (int m = 0; m < MTiles; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = first_row + 16 * m + 8 * h + lane / 4;
+      if (row < item.q_count * Config::group) visit(row, m, h);
+    }
+}
+
+// Writes one warp's rows by way of its own rows of the query tile, of which
+// staging(row, chunk) is the address; fp32 rows of partial results in two halves, for
+// which there is room. Rows that do not exist have any ends.
+template <class Config, int MTiles, class Staging>
+__device__ __forceinline__ void store_rows(const AttendParams& params, const Item& item, int kv_head,
+                                           const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends,
+                                           int first_row, int lane, Staging staging) {
+  constexpr int dim = Config::v_head_dim, blocks = dim / 8;
+  for_each_row<Config, MTiles>(item, first_row, lane, [&](int row, int m, int h) {
+    if (lane % 4 == 0) store_log_sum_exp(params, item, row_result<Config>(params, item, kv_head, row), ends.lse[m][h]);
+  });
+  if (is_final(item)) {
+    store_staged<Config, blocks>(
+        params, item, kv_head, output, ends.factor, 0, first_row, lane, staging,
+        [&](int row, int n, float x, float y) { *reinterpret_cast<uint32_t*>(staging(row, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y); },
+        [&](const RowResult& r) { return output_row<Config>(params, r); });
+    return;
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    store_staged<Config, blocks / 2>(
+        params, item, kv_head, output, ends.factor, half * (blocks / 2), first_row, lane, staging,
+        [&](int row, int n, float x, float y) { *reinterpret_cast<float2*>(staging(row, 2 * n + lane % 4 / 2) + 8 * (lane % 2)) = make_float2(x, y); },
+        [&](const RowResult& r) { return static_cast<unsigned char*>(params.partial_out) + 4 * (r.vector * dim + half * (dim / 2)); });
+    ptx::sync_warp();  // the next half's staging overwrites what other lanes read
+  }
+}
+
+// The ends of rows whose softmax is finished.
+template <class Config, int MTiles>
+__device__ __forceinline__ RowEnds<MTiles> row_ends(const AttendParams& params, const Item& item, int kv_head, const Softmax<MTiles>& softmax,
+                                                    float scale_log2, int first_row, int lane) {
+  RowEnds<MTiles> ends = {};
+  for_each_row<Config, MTiles>(item, first_row, lane, [&](int row, int m, int h) {
+    const float maximum = softmax.maximum[m][h], sum = softmax.sum[m][h];
+    ends.factor[m][h] = row_normaliser<Config>(params, item, row_result<Config>(params, item, kv_head, row), maximum, sum, scale_log2);
+    ends.lse[m][h] = log_sum_exp2(maximum, sum, scale_log2);
+  });
+  return ends;
+}
+
+}  // namespace kgen
+
+// ======== tile/fold_rows.cuh ========
+// A warp's rows of an item of several parts (sm90): results go from part to part by way of
+// the item's scratch, which a part's keys leave in the L2 cache. Each lane reads what it
+// wrote itself.
+
+namespace kgen {
+
+// The lane's place in a row of scratch: of sixteen columns four, its pairs in two
+// blocks of eight, for 16 bytes an access.
+template <class Config>
+__device__ __forceinline__ float4* scratch_row(const AttendParams& params, const Item& item, int kv_head, int row, int level, int lane) {
+  float* scratch = static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item, kv_head, row, level) * Config::v_head_dim;
+  return reinterpret_cast<float4*>(scratch) + lane % 4;
+}
+
+// Takes a part's rows, of a softmax that is not finished, and folds what the levels below
+// hold onto them. Of a part that is not the last the level above keeps the result; of the
+// last it is in output, and returned are its ends.
+template <class Config>
+__device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, const Item& item, int kv_head, Part part,
+                                                Accumulator<1, Config::v_head_dim>& output, Softmax<1>& softmax, float scale_log2, int first_row, int lane) {
+  constexpr int blocks = Config::v_head_dim / 8;
+  softmax.finish();
+  RowEnds<1> ends = {};
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = first_row + 8 * h + lane / 4;
+    const bool exists = row < item.q_count * Config::group;
+    const float factor = normaliser(softmax.sum[0][h], 0.f, false);
+    float lse = log_sum_exp2(softmax.maximum[0][h], softmax.sum[0][h], scale_log2);
+#pragma unroll
+    for (int n = 0; n < blocks; ++n) output.block[0][n][2 * h] *= factor, output.block[0][n][2 * h + 1] *= factor;
+    auto lse_of = [&](int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row, level); };
+    int level = 0;
+#pragma unroll 1
+    for (const int levels = part.levels(); levels >> level > 0; ++level) {
+      if ((levels >> level & 1) == 0) continue;
+      float before = 0.f;
+      if (exists && lane % 4 == 0) before = *lse_of(level);
+      const Fold by = fold_of(ptx::shuffle(before, lane & ~3), lse);
+      lse = by.lse;
+      if (!exists) continue;
+      const float4* kept = scratch_row<Config>(params, item, kv_head, row, level, lane);
+#pragma unroll
+      for (int i = 0; i < blocks / 2; ++i) {
+        const float4 x = kept[4 * i];
+        float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];
+        left[2 * h] = fold(by, x.x, left[2 * h]), left[2 * h + 1] = fold(by, x.y, left[2 * h + 1]);
+        right[2 * h] = fold(by, x.z, right[2 * h]), right[2 * h + 1] = fold(by, x.w, right[2 * h + 1]);
+      }
+    }
+    ends.lse[0][h] = lse;
+    if (!exists) continue;
+    if (part.last) {
+      ends.factor[0][h] = folded_row_normaliser<Config>(params, item, kv_head, row, lse);
+      continue;
+    }
+    if (lane % 4 == 0) *lse_of(level) = lse;
+    float4* kept = scratch_row<Config>(params, item, kv_head, row, level, lane);
+#pragma unroll
+    for (int i = 0; i < blocks / 2; ++i) {
+      const float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];
+      kept[4 * i] = make_float4(left[2 * h], left[2 * h + 1], right[2 * h], right[2 * h + 1]);
+    }
+  }
+  return ends;
 }
 
 }  // namespace kgen
@@ -1560,21 +1801,15 @@ __device__ __forceinline__ Work work_at(const AttendParams& params, int place) {
 // What each block begins with.
 __device__ __forceinline__ Work first_work(const AttendParams& params) { return work_at(params, ptx::block_x()); }
 
-// Finds the block's further pieces, by one warp. With a counter, each is the first that no
-// block has yet. Without one, the block has one of every grid_x() pieces: as they come
-// heaviest first, every other round goes backwards, and no block has the heavier one of
-// each round.
-struct WorkFinder {
-  int round = 0;
+// A block's fixed share: one of every grid_x() pieces. As they come heaviest first, every
+// other round goes backwards, and no block has the heavier one of each round.
+struct FixedShare {
+  static constexpr int found_under = 1;  // see for_each_tile
+  int lane, round = 0;
 
-  __device__ __forceinline__ Work next(const AttendParams& params, int lane) {
+  // What follows first_work().
+  __device__ __forceinline__ Work next(const AttendParams& params) {
     const int blocks = ptx::grid_x(), pieces = params.item_count * params.kv_heads;
-    if (params.counter != nullptr) {
-      uint32_t* counter = static_cast<uint32_t*>(params.counter);
-      int taken = 0;
-      if (lane == 0) taken = ptx::atomic_add(counter, 1);
-      return work_at(params, blocks + ptx::shuffle(taken, 0));
-    }
     while (++round * blocks < pieces) {
       const int place = round * blocks + (round % 2 == 0 ? ptx::block_x() : blocks - 1 - ptx::block_x());
       // The last round may be short: its places in the middle, not at the end, then
@@ -1582,6 +1817,20 @@ struct WorkFinder {
       if (place < pieces) return work_at(params, place);
     }
     return {-1, 0};
+  }
+  __device__ __forceinline__ void end(const AttendParams&) const {}
+};
+
+// Finds the block's further pieces, by one warp: with a counter, each is the first that no
+// block has yet; without one, the block's fixed share.
+struct WorkFinder {
+  FixedShare fixed;
+
+  __device__ __forceinline__ Work next(const AttendParams& params, int lane) {
+    if (params.counter == nullptr) return fixed.next(params);
+    int taken = 0;
+    if (lane == 0) taken = ptx::atomic_add(static_cast<uint32_t*>(params.counter), 1);
+    return work_at(params, ptx::grid_x() + ptx::shuffle(taken, 0));
   }
 
   // When there is no next: the last block to say so makes the counter zero again.
@@ -1609,10 +1858,11 @@ struct WorkRing {
 // One warp's end of the ring: that of the warp that finds the work, or of another.
 template <class Ring, bool Finds>
 struct WorkList {
+  static constexpr int found_under = 0;  // all stages; see for_each_tile
   Ring& ring;
   int lane;
   WorkFinder finder;
-  int turn = 0;  // one register, of which consumers have none to spare
+  int turn = 0;  // one register, not a RingPlace's two
 
   // What follows first_work().
   __device__ __forceinline__ Work next(const AttendParams& params) {
@@ -1635,6 +1885,9 @@ struct WorkList {
     }
     ++turn;
     return work;
+  }
+  __device__ __forceinline__ void end(const AttendParams& params) const {
+    if constexpr (Finds) finder.end(params, lane);
   }
 };
 
@@ -1693,15 +1946,17 @@ __device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Co
 // for the lists: lane i has the page of the i-th box.
 struct TileCopies {
   KeyTile tile;
-  int page;   // of this lane's box
-  bool once;  // see Run
+  int page;              // of this lane's box
+  bool once, ends_part;  // see Run
 };
 
 template <class Config>
 __device__ __forceinline__ TileCopies look_up(const AttendParams& params, const KeyTile& tile, int lane) {
   const int32_t* page_table = pointer<int32_t>(params.page_table);
   const int page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
-  return {tile, page, tile.exists() && pointer<Run>(params.runs)[tile.run].once != 0};
+  if (!tile.exists()) return {tile, page, false, false};
+  const Run& run = pointer<Run>(params.runs)[tile.run];
+  return {tile, page, run.once != 0, run.ends_part != 0 && tile.begin + Config::keys >= tile.end};
 }
 
 // Starts a tile's copies of K or V, Dim elements a token; rows of the target that no
@@ -1735,28 +1990,31 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
 struct TileOfItem {
   TileCopies copies;
   int kv_head, q_index;
-  int run_before;  // of the tile before; -1: this is the item's first
+  bool begins_part;  // and is not the item's first
+  int base_before;   // rotation_base of the tile before; no_base: this is the item's first
 };
 
 // One warp's way through the block's work, to copy it to so many stages: item after item,
 // tile after tile, and with Ends, after an item's last, one that does not exist.
-template <class Config, int Stages, bool Ends, class Ring, bool Finds, class Visit>
-__device__ __forceinline__ void for_each_tile(const AttendParams& params, WorkList<Ring, Finds> works, Visit visit) {
+template <class Config, int Stages, bool Ends, class Works, class Visit>
+__device__ __forceinline__ void for_each_tile(const AttendParams& params, Works works, Visit visit) {
+  // What comes next takes some reads to find. They are under copies that fill so many stages.
+  constexpr int found_under = Works::found_under > 0 ? Works::found_under : Stages;
   for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
     TileCopies coming = look_up<Config>(params, now.tile, works.lane);
-    int copied = 0, run_before = -1;  // of the item
+    int copied = 0, base_before = no_base;  // of the item
+    bool begins_part = false;
     while (Ends || coming.tile.exists()) {
-      const TileOfItem t = {coming, now.work.kv_head, now.q_index, run_before};
+      const TileOfItem t = {coming, now.work.kv_head, now.q_index, begins_part, base_before};
       coming = look_up<Config>(params, tile_after<Config::keys>(params, t.copies.tile, now.run_end), works.lane);
       visit(t);
       if (!t.copies.tile.exists()) break;
-      run_before = t.copies.tile.run;
-      // Under copies that fill the stages: what comes next takes some reads to find.
-      if (++copied == Stages) next = WorkStart::of(params, works.next(params));
+      base_before = rotation_base(t.copies.tile), begins_part = t.copies.ends_part;
+      if (++copied == found_under) next = WorkStart::of(params, works.next(params));
     }
-    if (copied < Stages) next = WorkStart::of(params, works.next(params));
+    if (copied < found_under) next = WorkStart::of(params, works.next(params));
   }
-  if (Finds) works.finder.end(params, works.lane);
+  works.end(params);
   ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
 }
 
@@ -1767,87 +2025,6 @@ __device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& valu
   constexpr int chunks = Dim / chunk_elements;
   for (int i = tokens * chunks + thread; i < Keys * chunks; i += Threads) {
     ptx::store_16(values.bytes + values.byte(i / chunks, i % chunks), make_uint4(0, 0, 0, 0));
-  }
-}
-
-}  // namespace kgen
-
-// ======== tile/store.cuh ========
-// The results of a tile of rows.
-
-namespace kgen {
-
-// Hands each lane's pairs of adjacent outputs, times their row's factor, of the blocks
-// of eight columns from first to first + Blocks to stage(row, block, x, y). The warp's
-// staged rows then go to place(result), 16 bytes a lane and whole lines at a time.
-template <class Config, int Blocks, int MTiles, class Staging, class Stage, class Place>
-__device__ __forceinline__ void store_staged(const AttendParams& params, const Item& item, int kv_head,
-                                             const Accumulator<MTiles, Config::v_head_dim>& output, const float (&factor)[MTiles][2], int first,
-                                             int first_row, int lane, Staging staging, Stage stage, Place place) {
-  constexpr int chunks = Config::v_head_dim / chunk_elements;
-#pragma unroll
-  for (int m = 0; m < MTiles; ++m)
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int n = 0; n < Blocks; ++n) {
-        const float(&pair)[4] = output.block[m][first + n];
-        stage(first_row + 16 * m + 8 * h + lane / 4, n, pair[2 * h] * factor[m][h], pair[2 * h + 1] * factor[m][h]);
-      }
-  ptx::sync_warp();
-  constexpr int turns = 16 * MTiles * chunks / 32, at_a_time = turns < 8 ? turns : 8;
-#pragma unroll 1
-  for (int first_turn = 0; first_turn < turns; first_turn += at_a_time) {
-    uint4 elements[at_a_time];
-#pragma unroll
-    for (int i = 0; i < at_a_time; ++i) {
-      const int cell = lane + 32 * (first_turn + i);
-      elements[i] = ptx::load_16(staging(first_row + cell / chunks, cell % chunks));
-    }
-#pragma unroll
-    for (int i = 0; i < at_a_time; ++i) {
-      const int cell = lane + 32 * (first_turn + i), row = first_row + cell / chunks;
-      if (row >= item.q_count * Config::group) continue;
-      ptx::store_16(place(row_result<Config>(params, item, kv_head, row)) + cell % chunks * chunk_bytes, elements[i]);
-    }
-  }
-}
-
-// Writes one warp's rows by way of its own rows of the query tile, of which
-// staging(row, chunk) is the address; fp32 rows of partial results in two halves, for
-// which there is room.
-template <class Config, int MTiles, class Staging>
-__device__ __forceinline__ void store_rows(const AttendParams& params, const Item& item, int kv_head,
-                                           const Accumulator<MTiles, Config::v_head_dim>& output, const Softmax<MTiles>& softmax,
-                                           float scale_log2, int first_row, int lane, Staging staging) {
-  constexpr int dim = Config::v_head_dim, blocks = dim / 8;
-  float factor[MTiles][2];
-#pragma unroll
-  for (int m = 0; m < MTiles; ++m)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = first_row + 16 * m + 8 * h + lane / 4;
-      factor[m][h] = 0.f;
-      if (row >= item.q_count * Config::group) continue;
-      const RowResult r = row_result<Config>(params, item, kv_head, row);
-      const float sum = softmax.sum[m][h], maximum = softmax.maximum[m][h];
-      factor[m][h] = row_normaliser<Config>(params, item, r, maximum, sum, scale_log2);
-      if (lane % 4 == 0) store_log_sum_exp(params, item, r, log_sum_exp2(maximum, sum, scale_log2));
-    }
-  if (is_final(item)) {
-    store_staged<Config, blocks>(
-        params, item, kv_head, output, factor, 0, first_row, lane, staging,
-        [&](int row, int n, float x, float y) { *reinterpret_cast<uint32_t*>(staging(row, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y); },
-        [&](const RowResult& r) { return output_row<Config>(params, r); });
-    return;
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    store_staged<Config, blocks / 2>(
-        params, item, kv_head, output, factor, half * (blocks / 2), first_row, lane, staging,
-        [&](int row, int n, float x, float y) { *reinterpret_cast<float2*>(staging(row, 2 * n + lane % 4 / 2) + 8 * (lane % 2)) = make_float2(x, y); },
-        [&](const RowResult& r) { return static_cast<unsigned char*>(params.partial_out) + 4 * (r.vector * dim + half * (dim / 2)); });
-    ptx::sync_warp();  // the next half's staging overwrites what other lanes read
   }
 }
 
@@ -1935,7 +2112,8 @@ struct AttendSm90Shared {
   ColumnTile<Config::keys, Config::head_dim> key[key_stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
   RawQueries<Config, Config::rows> raw;  // of the item whose queries are rotated
-  int masked[key_stages];    // whether some row may not see some of the stage's keys
+  int masked[key_stages];       // whether some row may not see some of the stage's keys
+  int begins_part[key_stages];  // whether they are a further part's first
   KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
   alignas(8) Works works;
   unsigned long long query_full[2], query_free[2];
@@ -1959,6 +2137,7 @@ struct KeyCopier {
     const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
     if (lane == 0) {
       shared.tile[place.stage] = tile, shared.masked[place.stage] = needs_mask<Config, Config::keys>(tile, t.q_index);
+      shared.begins_part[place.stage] = t.begins_part;
       ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::head_dim>(tile));
     }
     ptx::sync_warp();
@@ -2043,9 +2222,8 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
       ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage]));
       query.advance();
       if (!tile.exists()) break;  // an item without keys: a place for its outputs
-      const int rotated_run = tile.run;
-      tile = first_tile(params, tile.run + 1, item.run_end);
-      if (!tile.exists() || !needs_rotation(rotated_run, tile.run)) break;
+      tile = next_rotation(params, tile, item.run_end);
+      if (!tile.exists()) break;
     }
   }
 }
@@ -2097,15 +2275,15 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     output.clear();
     softmax.clear();
 
-    int rotated_run = -1;
-    auto take_query = [&](int run) {
-      if (!needs_rotation(rotated_run, run)) return;
-      if (rotated_run >= 0) {
+    int rotated_base = no_base;
+    auto take_query = [&](const KeyTile& tile) {
+      if (!needs_rotation(rotated_base, tile)) return;
+      if (rotated_base != no_base) {
         ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
         query.advance();
       }
       ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
-      rotated_run = run;
+      rotated_base = rotation_base(tile);
     };
     // Two warpgroups take turns with the matrix units: then the softmax of one is under
     // the products of the other, and neither's scores wait for half of the other's.
@@ -2120,10 +2298,11 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
                                                                             ptx::shared_address(shared.key[key.stage].bytes));
     };
     auto start_outputs = [&]() { start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
-    bool masked;  // the tile that take_keys gave
+    bool masked, begins_part;  // the tile that take_keys gave
     auto take_keys = [&]() {
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);
       masked = ptx::shuffle(lane == 0 ? shared.masked[key.stage] : 0, 0);
+      begins_part = ptx::shuffle(lane == 0 ? shared.begins_part[key.stage] : 0, 0);
       return read_tile(shared.tile[key.stage], lane);
     };
     auto take_values = [&](int tokens) {
@@ -2139,9 +2318,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       }
     };
 
+    Part part = {0, false};
     const KeyTile tile = take_keys();
     if (tile.exists()) {
-      take_query(tile.run);
+      take_query(tile);
       take_turn();
       ptx::wgmma_fence();
       start_scores();
@@ -2159,7 +2339,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       KeyTile next = take_keys();
       while (next.exists()) {
         take_values(tokens);
-        take_query(next.run);
+        take_query(next);
         take_turn();
         ptx::wgmma_fence();
         start_scores();
@@ -2170,6 +2350,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         release(shared.key_free[key.stage]);
         key.advance();
         mask(next);
+        const bool ends_part = begins_part;  // with the values before these
+        const Softmax<1> before = softmax;
+        if (ends_part) softmax.clear();
         const bool rescales = softmax.follow(scores, rescale, score_exponent<Config>(params));
         softmax.weigh(scores, rescale, score_exponent<Config>(params));
         tokens = next.end - next.begin;
@@ -2180,8 +2363,16 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         touch(output);
         release(shared.value_free[value.stage]);
         value.advance();
-        if (rescales) output.scale_rows(rescale);
         to_fragments<Element>(weights, scores);
+        if (ends_part) {
+          Softmax<1> ended = before;
+          // What follows from these would otherwise be in registers throughout.
+          fold_rows<Config>(params, item, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
+          ++part.number;
+          output.clear();
+        } else if (rescales) {
+          output.scale_rows(rescale);
+        }
       }
 
       take_values(tokens);
@@ -2197,10 +2388,18 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     release(shared.key_free[key.stage]);  // of the tile that does not exist
     key.advance();
 
-    softmax.finish();
-    if (rotated_run < 0) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
+    if (rotated_base == no_base) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
-    store_rows<Config, 1>(params, item, kv_head, output, softmax, score_exponent<Config>(params), first_row(), lane,
+    const int warp_row = ptx::here(first_row());
+    RowEnds<1> ends;
+    part.last = true;
+    if (part.alone()) {
+      softmax.finish();
+      ends = row_ends<Config>(params, item, kv_head, softmax, score_exponent<Config>(params), warp_row, lane);
+    } else {
+      ends = fold_rows<Config>(params, item, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), warp_row, ptx::here(lane));
+    }
+    store_rows<Config, 1>(params, item, kv_head, output, ends, warp_row, lane,
                           [&](int row, int chunk) { return query_chunk(shared, query.stage, row, chunk); });
     ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
     query.advance();

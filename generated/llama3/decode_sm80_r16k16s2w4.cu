@@ -343,6 +343,71 @@ struct Config {
 
 }  // namespace kgen
 
+// ======== tile/normalise.cuh ========
+// The end of a softmax: from maximum and sum to log-sum-exp and normaliser.
+
+namespace kgen {
+
+[[maybe_unused]] constexpr float log2_e = 1.4426950408889634f;
+constexpr float ln_2 = 0.6931471805599453f;
+
+// log2 of a row's sum of exponentials, from its maximum and its sum; -inf where no key was seen.
+__device__ __forceinline__ float log_sum_exp2(float maximum, float sum, float scale_log2) {
+  return sum > 0.f ? ptx::multiply_add(maximum, scale_log2, ptx::log2_approx(sum)) : -ptx::infinity();
+}
+
+// What a row's output is multiplied by at the end, given the log2 of its sum of
+// exponentials relative to its maximum. A learned sink is one more key of weight
+// exp(logit) and no value.
+__device__ __forceinline__ float normaliser(float sum, float sink_exponent, bool has_sink) {
+  const float total = has_sink ? sum + ptx::exp2_approx(sink_exponent) : sum;
+  return sum > 0.f ? 1.f / total : 0.f;
+}
+
+}  // namespace kgen
+
+// ======== tile/fold.cuh ========
+// Partial results of the same rows and of different keys, put together two at a time.
+// Parts of a row's keys are folded in the order of a binary counter: of parts 0, 1, 2, ...
+// 1 is folded onto 0, 3 onto 2, then both onto what 0 and 1 gave, and so on; at the end,
+// what is left over, the latest first. Groups of 2^n parts can then be folded apart
+// from each other, and what they give after that, for the same bits.
+
+namespace kgen {
+
+// What two results become: output * before + output * after, and the log-sum-exp, base 2.
+struct Fold {
+  float before, after, lse;
+};
+
+// Of results with these log-sum-exps, -inf where no key was seen.
+__device__ __forceinline__ Fold fold_of(float before, float after) {
+  const float maximum = ptx::maximum(before, after);
+  if (maximum == -ptx::infinity()) return {0.f, 0.f, maximum};
+  const float b = ptx::exp2_approx(before - maximum), a = ptx::exp2_approx(after - maximum), sum = b + a, factor = 1.f / sum;
+  return {b * factor, a * factor, maximum + ptx::log2_approx(sum)};
+}
+
+__device__ __forceinline__ float fold(const Fold& by, float before, float after) { return ptx::multiply_add(after, by.after, before * by.before); }
+
+// Which part of its item a result is of.
+struct Part {
+  int number = 0;
+  bool last = true;
+
+  __device__ __forceinline__ bool alone() const { return number == 0 && last; }
+  // The levels of the counter that hold a result to be folded with this one, as bits. Above
+  // them, unless it is the last part, is the level that is to keep what comes out.
+  __device__ __forceinline__ int levels() const { return last ? number : number & ~(number + 1); }
+};
+
+// What a folded row's output is multiplied by at the end.
+__device__ __forceinline__ float folded_normaliser(float lse2, float sink_exponent, bool has_sink) {
+  return normaliser(lse2 == -ptx::infinity() ? 0.f : 1.f, has_sink ? sink_exponent - lse2 : 0.f, has_sink);
+}
+
+}  // namespace kgen
+
 // ======== tile/pointer.cuh ========
 // Typed views of the launch parameters, whose addresses have no types.
 
@@ -383,29 +448,6 @@ __device__ __forceinline__ KeyTile tile_after(const AttendParams& params, KeyTil
   if (!tile.exists()) return tile;
   tile.begin += Keys;
   return tile.begin < tile.end ? tile : first_tile(params, tile.run + 1, run_end);
-}
-
-}  // namespace kgen
-
-// ======== tile/normalise.cuh ========
-// The end of a softmax: from maximum and sum to log-sum-exp and normaliser.
-
-namespace kgen {
-
-[[maybe_unused]] constexpr float log2_e = 1.4426950408889634f;
-constexpr float ln_2 = 0.6931471805599453f;
-
-// log2 of a row's sum of exponentials, from its maximum and its sum; -inf where no key was seen.
-__device__ __forceinline__ float log_sum_exp2(float maximum, float sum, float scale_log2) {
-  return sum > 0.f ? ptx::multiply_add(maximum, scale_log2, ptx::log2_approx(sum)) : -ptx::infinity();
-}
-
-// What a row's output is multiplied by at the end, given the log2 of its sum of
-// exponentials relative to its maximum. A learned sink is one more key of weight
-// exp(logit) and no value.
-__device__ __forceinline__ float normaliser(float sum, float sink_exponent, bool has_sink) {
-  const float total = has_sink ? sum + ptx::exp2_approx(sink_exponent) : sum;
-  return sum > 0.f ? 1.f / total : 0.f;
 }
 
 }  // namespace kgen
@@ -1060,16 +1102,27 @@ __device__ __forceinline__ PagedTokens<Config, Config::v_head_dim> paged_values(
   return {pointer<unsigned char>(params.v_cache), pointer<int32_t>(params.page_table) + page, kv_head, params.kv_heads};
 }
 
+constexpr int no_base = -2147483647 - 1;
+
 // What a tile's queries are rotated against: where its keys were encoded as position
 // 0, or in shared decode the place of the members' such positions in member_offsets,
-// -1 where there is no tile.
+// no_base where there is no tile.
 __device__ __forceinline__ int rotation_base(const KeyTile& tile) {
-  return tile.offset;
+  return tile.exists() ? tile.offset : no_base;
 }
 
-// Whether queries rotated for one run (-1: for none yet) must be rotated anew for another.
-__device__ __forceinline__ bool needs_rotation(int rotated_run, int run) {
-  return rotated_run != run;
+// Whether queries that are rotated against one base (no_base: against none yet) must be
+// rotated anew for a tile.
+__device__ __forceinline__ bool needs_rotation(int rotated_base, const KeyTile& tile) {
+  return rotated_base != tile.offset;
+}
+
+// The first tile of the runs behind a tile's for which queries must be rotated anew.
+__device__ __forceinline__ KeyTile next_rotation(const AttendParams& params, KeyTile tile, int run_end) {
+  const int base = rotation_base(tile);
+  do tile = first_tile(params, tile.run + 1, run_end);
+  while (tile.exists() && !needs_rotation(base, tile));
+  return tile;
 }
 
 template <class Config>
@@ -1102,6 +1155,9 @@ __device__ __forceinline__ bool is_final(const Item& item) {
   return item.slot == FINAL;
 }
 
+template <class Config>
+__device__ __forceinline__ int query_head(int kv_head, int row) { return kv_head * Config::group + row % Config::group; }
+
 // Where one row's results go.
 struct RowResult {
   long long vector;  // index of its head's vector: (token or slot) * query heads + head
@@ -1112,7 +1168,7 @@ template <class Config>
 __device__ __forceinline__ RowResult row_result(const AttendParams& params, const Item& item, int kv_head, int row) {
   const int token = row / Config::group, heads = params.kv_heads * Config::group;
   RowResult r;
-  r.head = kv_head * Config::group + row % Config::group;
+  r.head = query_head<Config>(kv_head, row);
   r.token = item.q_begin + token;
   const long long place = is_final(item) ? r.token : item.slot + static_cast<long long>(token) * item.slot_stride;
   r.vector = place * heads + r.head;
@@ -1131,6 +1187,20 @@ __device__ __forceinline__ void store_log_sum_exp(const AttendParams& params, co
   } else if (params.lse != nullptr) {
     static_cast<float*>(params.lse)[r.vector] = lse2 * ln_2;
   }
+}
+
+// Where an item of several parts keeps what a row's results gave at a level of
+// tile/fold.cuh: as RowResult::vector. The kernel alone reads what it writes there.
+template <class Config>
+__device__ __forceinline__ long long scratch_vector(const AttendParams& params, const Item& item, int kv_head, int row, int level) {
+  const int heads = params.kv_heads * Config::group;
+  return static_cast<long long>(item.scratch + level * item.q_count + row / Config::group) * heads + query_head<Config>(kv_head, row);
+}
+
+// What a folded row is multiplied by at the end: the learned sink is in a final result.
+template <class Config>
+__device__ __forceinline__ float folded_row_normaliser(const AttendParams& params, const Item& item, int kv_head, int row, float lse2) {
+  return folded_normaliser(lse2, 0.f, false);
 }
 
 // What a row's sum of weights is divided into, the learned sink included in a final result.
@@ -1174,10 +1244,37 @@ __device__ __forceinline__ void store_result(WarpResult<Config>& result, const A
     }
 }
 
-// Merges the results of Warps warps: row by row, from first_row on by step, Dim / 32
-// columns a lane.
+// Folds what the item's scratch holds of a row onto a part's normalised output and its
+// log-sum-exp, base 2, and, but for the last part, keeps what comes out. Each lane reads
+// what it wrote itself.
+template <class Config>
+__device__ __forceinline__ void fold_row(const AttendParams& params, const Item& item, Part part, int kv_head, int row,
+                                         float (&output)[Config::v_head_dim / 32], float& lse, int lane) {
+  constexpr int dim = Config::v_head_dim, columns = dim / 32;
+  auto lse_of = [&](int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row, level); };
+  auto output_of = [&](int level) { return static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item, kv_head, row, level) * dim + lane * columns; };
+  int level = 0;
+  for (const int levels = part.levels(); levels >> level > 0; ++level) {
+    if ((levels >> level & 1) == 0) continue;
+    float before[columns];
+#pragma unroll
+    for (int c = 0; c < columns; ++c) before[c] = output_of(level)[c];
+    const Fold by = fold_of(ptx::shuffle(lane == 0 ? *lse_of(level) : 0.f, 0), lse);
+    lse = by.lse;
+#pragma unroll
+    for (int c = 0; c < columns; ++c) output[c] = fold(by, before[c], output[c]);
+  }
+  if (part.last) return;
+  if (lane == 0) *lse_of(level) = lse;
+#pragma unroll
+  for (int c = 0; c < columns; ++c) output_of(level)[c] = output[c];
+}
+
+// Merges the results that Warps warps have of a part: row by row, from first_row on by
+// step, Dim / 32 columns a lane. Of an item of several parts, one and the same warp takes
+// a row in all of them.
 template <class Config, int Warps>
-__device__ __forceinline__ void merge_warps(const AttendParams& params, const Item& item, int kv_head, int rows,
+__device__ __forceinline__ void merge_warps(const AttendParams& params, const Item& item, Part part, int kv_head, int rows,
                                             const WarpResult<Config>* results, float scale_log2, int first_row, int step, int lane) {
   constexpr int dim = Config::v_head_dim, columns = dim / 32;
   for (int row = first_row; row < rows; row += step) {
@@ -1186,24 +1283,33 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
     for (int w = 0; w < Warps; ++w) maximum = ptx::maximum(maximum, results[w].maximum[row]);
 #pragma unroll
     for (int w = 0; w < Warps; ++w) {
-      const WarpResult<Config>& part = results[w];
-      if (part.sum[row] == 0.f) continue;  // this warp saw no key
-      const float weight = ptx::exp2_approx((part.maximum[row] - maximum) * scale_log2);
-      sum = ptx::multiply_add(part.sum[row], weight, sum);
+      const WarpResult<Config>& result = results[w];
+      if (result.sum[row] == 0.f) continue;  // this warp saw no key
+      const float weight = ptx::exp2_approx((result.maximum[row] - maximum) * scale_log2);
+      sum = ptx::multiply_add(result.sum[row], weight, sum);
 #pragma unroll
-      for (int c = 0; c < columns; ++c) output[c] = ptx::multiply_add(part.output[row][lane * columns + c], weight, output[c]);
+      for (int c = 0; c < columns; ++c) output[c] = ptx::multiply_add(result.output[row][lane * columns + c], weight, output[c]);
     }
     const RowResult r = row_result<Config>(params, item, kv_head, row);
-    const float factor = row_normaliser<Config>(params, item, r, maximum, sum, scale_log2);
-    if (lane == 0) store_log_sum_exp(params, item, r, log_sum_exp2(maximum, sum, scale_log2));
+    float lse = log_sum_exp2(maximum, sum, scale_log2);
+    const float factor = part.alone() ? row_normaliser<Config>(params, item, r, maximum, sum, scale_log2) : normaliser(sum, 0.f, false);
+#pragma unroll
+    for (int c = 0; c < columns; ++c) output[c] *= factor;
+    if (!part.alone()) {
+      fold_row<Config>(params, item, part, kv_head, row, output, lse, lane);
+      if (!part.last) continue;
+      const float folded_factor = folded_row_normaliser<Config>(params, item, kv_head, row, lse);
+#pragma unroll
+      for (int c = 0; c < columns; ++c) output[c] *= folded_factor;
+    }
+    if (lane == 0) store_log_sum_exp(params, item, r, lse);
 #pragma unroll
     for (int c = 0; c < columns; c += 2) {
-      const float x = output[c] * factor, y = output[c + 1] * factor;
       const int column = lane * columns + c;
       if (is_final(item)) {
-        *reinterpret_cast<uint32_t*>(output_row<Config>(params, r) + 2 * column) = ptx::pack<typename Config::Element>(x, y);
+        *reinterpret_cast<uint32_t*>(output_row<Config>(params, r) + 2 * column) = ptx::pack<typename Config::Element>(output[c], output[c + 1]);
       } else {
-        *reinterpret_cast<float2*>(static_cast<float*>(params.partial_out) + r.vector * dim + column) = make_float2(x, y);
+        *reinterpret_cast<float2*>(static_cast<float*>(params.partial_out) + r.vector * dim + column) = make_float2(output[c], output[c + 1]);
       }
     }
   }
@@ -1272,14 +1378,14 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   output.clear();
   softmax.clear();
 
-  int rotated_run = -1;
+  int rotated_base = no_base;
   for (int stage = 0; tile.exists(); tile = skip(tile, warps), stage = after<stages>(stage)) {
     load_next();  // into the stage that the previous tile has left
-    if (needs_rotation(rotated_run, tile.run)) {
+    if (needs_rotation(rotated_base, tile)) {
       rotate_query<Config, Config::rows, 32, 4>(rows, rope, rotation_base(tile), params.rope_scale, 0, lane, [&](int row, int chunk, uint4 elements) {
         ptx::store_16(mine.query.bytes + tile_byte<Config::head_dim>(row, chunk), elements);
       });
-      rotated_run = tile.run;
+      rotated_base = rotation_base(tile);
     }
     ptx::cp_async_wait<stages - 1>();
     ptx::sync_warp();
@@ -1299,7 +1405,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   ptx::sync_threads();  // the results take the place of the tiles
   store_result<Config>(shared.result[warp], output, softmax, rows.count, lane);
   ptx::sync_threads();
-  merge_warps<Config, warps>(params, item, kv_head, rows.count, shared.result, scale_log2, warp, warps, lane);
+  merge_warps<Config, warps>(params, item, {}, kv_head, rows.count, shared.result, scale_log2, warp, warps, lane);
 }
 
 }  // namespace kgen

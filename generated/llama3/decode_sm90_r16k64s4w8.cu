@@ -698,6 +698,71 @@ struct Config {
 
 }  // namespace kgen
 
+// ======== tile/normalise.cuh ========
+// The end of a softmax: from maximum and sum to log-sum-exp and normaliser.
+
+namespace kgen {
+
+[[maybe_unused]] constexpr float log2_e = 1.4426950408889634f;
+constexpr float ln_2 = 0.6931471805599453f;
+
+// log2 of a row's sum of exponentials, from its maximum and its sum; -inf where no key was seen.
+__device__ __forceinline__ float log_sum_exp2(float maximum, float sum, float scale_log2) {
+  return sum > 0.f ? ptx::multiply_add(maximum, scale_log2, ptx::log2_approx(sum)) : -ptx::infinity();
+}
+
+// What a row's output is multiplied by at the end, given the log2 of its sum of
+// exponentials relative to its maximum. A learned sink is one more key of weight
+// exp(logit) and no value.
+__device__ __forceinline__ float normaliser(float sum, float sink_exponent, bool has_sink) {
+  const float total = has_sink ? sum + ptx::exp2_approx(sink_exponent) : sum;
+  return sum > 0.f ? 1.f / total : 0.f;
+}
+
+}  // namespace kgen
+
+// ======== tile/fold.cuh ========
+// Partial results of the same rows and of different keys, put together two at a time.
+// Parts of a row's keys are folded in the order of a binary counter: of parts 0, 1, 2, ...
+// 1 is folded onto 0, 3 onto 2, then both onto what 0 and 1 gave, and so on; at the end,
+// what is left over, the latest first. Groups of 2^n parts can then be folded apart
+// from each other, and what they give after that, for the same bits.
+
+namespace kgen {
+
+// What two results become: output * before + output * after, and the log-sum-exp, base 2.
+struct Fold {
+  float before, after, lse;
+};
+
+// Of results with these log-sum-exps, -inf where no key was seen.
+__device__ __forceinline__ Fold fold_of(float before, float after) {
+  const float maximum = ptx::maximum(before, after);
+  if (maximum == -ptx::infinity()) return {0.f, 0.f, maximum};
+  const float b = ptx::exp2_approx(before - maximum), a = ptx::exp2_approx(after - maximum), sum = b + a, factor = 1.f / sum;
+  return {b * factor, a * factor, maximum + ptx::log2_approx(sum)};
+}
+
+__device__ __forceinline__ float fold(const Fold& by, float before, float after) { return ptx::multiply_add(after, by.after, before * by.before); }
+
+// Which part of its item a result is of.
+struct Part {
+  int number = 0;
+  bool last = true;
+
+  __device__ __forceinline__ bool alone() const { return number == 0 && last; }
+  // The levels of the counter that hold a result to be folded with this one, as bits. Above
+  // them, unless it is the last part, is the level that is to keep what comes out.
+  __device__ __forceinline__ int levels() const { return last ? number : number & ~(number + 1); }
+};
+
+// What a folded row's output is multiplied by at the end.
+__device__ __forceinline__ float folded_normaliser(float lse2, float sink_exponent, bool has_sink) {
+  return normaliser(lse2 == -ptx::infinity() ? 0.f : 1.f, has_sink ? sink_exponent - lse2 : 0.f, has_sink);
+}
+
+}  // namespace kgen
+
 // ======== tile/pointer.cuh ========
 // Typed views of the launch parameters, whose addresses have no types.
 
@@ -738,29 +803,6 @@ __device__ __forceinline__ KeyTile tile_after(const AttendParams& params, KeyTil
   if (!tile.exists()) return tile;
   tile.begin += Keys;
   return tile.begin < tile.end ? tile : first_tile(params, tile.run + 1, run_end);
-}
-
-}  // namespace kgen
-
-// ======== tile/normalise.cuh ========
-// The end of a softmax: from maximum and sum to log-sum-exp and normaliser.
-
-namespace kgen {
-
-[[maybe_unused]] constexpr float log2_e = 1.4426950408889634f;
-constexpr float ln_2 = 0.6931471805599453f;
-
-// log2 of a row's sum of exponentials, from its maximum and its sum; -inf where no key was seen.
-__device__ __forceinline__ float log_sum_exp2(float maximum, float sum, float scale_log2) {
-  return sum > 0.f ? ptx::multiply_add(maximum, scale_log2, ptx::log2_approx(sum)) : -ptx::infinity();
-}
-
-// What a row's output is multiplied by at the end, given the log2 of its sum of
-// exponentials relative to its maximum. A learned sink is one more key of weight
-// exp(logit) and no value.
-__device__ __forceinline__ float normaliser(float sum, float sink_exponent, bool has_sink) {
-  const float total = has_sink ? sum + ptx::exp2_approx(sink_exponent) : sum;
-  return sum > 0.f ? 1.f / total : 0.f;
 }
 
 }  // namespace kgen
@@ -1415,16 +1457,27 @@ __device__ __forceinline__ PagedTokens<Config, Config::v_head_dim> paged_values(
   return {pointer<unsigned char>(params.v_cache), pointer<int32_t>(params.page_table) + page, kv_head, params.kv_heads};
 }
 
+constexpr int no_base = -2147483647 - 1;
+
 // What a tile's queries are rotated against: where its keys were encoded as position
 // 0, or in shared decode the place of the members' such positions in member_offsets,
-// -1 where there is no tile.
+// no_base where there is no tile.
 __device__ __forceinline__ int rotation_base(const KeyTile& tile) {
-  return tile.offset;
+  return tile.exists() ? tile.offset : no_base;
 }
 
-// Whether queries rotated for one run (-1: for none yet) must be rotated anew for another.
-__device__ __forceinline__ bool needs_rotation(int rotated_run, int run) {
-  return rotated_run != run;
+// Whether queries that are rotated against one base (no_base: against none yet) must be
+// rotated anew for a tile.
+__device__ __forceinline__ bool needs_rotation(int rotated_base, const KeyTile& tile) {
+  return rotated_base != tile.offset;
+}
+
+// The first tile of the runs behind a tile's for which queries must be rotated anew.
+__device__ __forceinline__ KeyTile next_rotation(const AttendParams& params, KeyTile tile, int run_end) {
+  const int base = rotation_base(tile);
+  do tile = first_tile(params, tile.run + 1, run_end);
+  while (tile.exists() && !needs_rotation(base, tile));
+  return tile;
 }
 
 template <class Config>
@@ -1457,6 +1510,9 @@ __device__ __forceinline__ bool is_final(const Item& item) {
   return item.slot == FINAL;
 }
 
+template <class Config>
+__device__ __forceinline__ int query_head(int kv_head, int row) { return kv_head * Config::group + row % Config::group; }
+
 // Where one row's results go.
 struct RowResult {
   long long vector;  // index of its head's vector: (token or slot) * query heads + head
@@ -1467,7 +1523,7 @@ template <class Config>
 __device__ __forceinline__ RowResult row_result(const AttendParams& params, const Item& item, int kv_head, int row) {
   const int token = row / Config::group, heads = params.kv_heads * Config::group;
   RowResult r;
-  r.head = kv_head * Config::group + row % Config::group;
+  r.head = query_head<Config>(kv_head, row);
   r.token = item.q_begin + token;
   const long long place = is_final(item) ? r.token : item.slot + static_cast<long long>(token) * item.slot_stride;
   r.vector = place * heads + r.head;
@@ -1486,6 +1542,20 @@ __device__ __forceinline__ void store_log_sum_exp(const AttendParams& params, co
   } else if (params.lse != nullptr) {
     static_cast<float*>(params.lse)[r.vector] = lse2 * ln_2;
   }
+}
+
+// Where an item of several parts keeps what a row's results gave at a level of
+// tile/fold.cuh: as RowResult::vector. The kernel alone reads what it writes there.
+template <class Config>
+__device__ __forceinline__ long long scratch_vector(const AttendParams& params, const Item& item, int kv_head, int row, int level) {
+  const int heads = params.kv_heads * Config::group;
+  return static_cast<long long>(item.scratch + level * item.q_count + row / Config::group) * heads + query_head<Config>(kv_head, row);
+}
+
+// What a folded row is multiplied by at the end: the learned sink is in a final result.
+template <class Config>
+__device__ __forceinline__ float folded_row_normaliser(const AttendParams& params, const Item& item, int kv_head, int row, float lse2) {
+  return folded_normaliser(lse2, 0.f, false);
 }
 
 // What a row's sum of weights is divided into, the learned sink included in a final result.
@@ -1542,21 +1612,15 @@ __device__ __forceinline__ Work work_at(const AttendParams& params, int place) {
 // What each block begins with.
 __device__ __forceinline__ Work first_work(const AttendParams& params) { return work_at(params, ptx::block_x()); }
 
-// Finds the block's further pieces, by one warp. With a counter, each is the first that no
-// block has yet. Without one, the block has one of every grid_x() pieces: as they come
-// heaviest first, every other round goes backwards, and no block has the heavier one of
-// each round.
-struct WorkFinder {
-  int round = 0;
+// A block's fixed share: one of every grid_x() pieces. As they come heaviest first, every
+// other round goes backwards, and no block has the heavier one of each round.
+struct FixedShare {
+  static constexpr int found_under = 1;  // see for_each_tile
+  int lane, round = 0;
 
-  __device__ __forceinline__ Work next(const AttendParams& params, int lane) {
+  // What follows first_work().
+  __device__ __forceinline__ Work next(const AttendParams& params) {
     const int blocks = ptx::grid_x(), pieces = params.item_count * params.kv_heads;
-    if (params.counter != nullptr) {
-      uint32_t* counter = static_cast<uint32_t*>(params.counter);
-      int taken = 0;
-      if (lane == 0) taken = ptx::atomic_add(counter, 1);
-      return work_at(params, blocks + ptx::shuffle(taken, 0));
-    }
     while (++round * blocks < pieces) {
       const int place = round * blocks + (round % 2 == 0 ? ptx::block_x() : blocks - 1 - ptx::block_x());
       // The last round may be short: its places in the middle, not at the end, then
@@ -1564,6 +1628,20 @@ struct WorkFinder {
       if (place < pieces) return work_at(params, place);
     }
     return {-1, 0};
+  }
+  __device__ __forceinline__ void end(const AttendParams&) const {}
+};
+
+// Finds the block's further pieces, by one warp: with a counter, each is the first that no
+// block has yet; without one, the block's fixed share.
+struct WorkFinder {
+  FixedShare fixed;
+
+  __device__ __forceinline__ Work next(const AttendParams& params, int lane) {
+    if (params.counter == nullptr) return fixed.next(params);
+    int taken = 0;
+    if (lane == 0) taken = ptx::atomic_add(static_cast<uint32_t*>(params.counter), 1);
+    return work_at(params, ptx::grid_x() + ptx::shuffle(taken, 0));
   }
 
   // When there is no next: the last block to say so makes the counter zero again.
@@ -1591,10 +1669,11 @@ struct WorkRing {
 // One warp's end of the ring: that of the warp that finds the work, or of another.
 template <class Ring, bool Finds>
 struct WorkList {
+  static constexpr int found_under = 0;  // all stages; see for_each_tile
   Ring& ring;
   int lane;
   WorkFinder finder;
-  int turn = 0;  // one register, of which consumers have none to spare
+  int turn = 0;  // one register, not a RingPlace's two
 
   // What follows first_work().
   __device__ __forceinline__ Work next(const AttendParams& params) {
@@ -1617,6 +1696,9 @@ struct WorkList {
     }
     ++turn;
     return work;
+  }
+  __device__ __forceinline__ void end(const AttendParams& params) const {
+    if constexpr (Finds) finder.end(params, lane);
   }
 };
 
@@ -1675,15 +1757,17 @@ __device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Co
 // for the lists: lane i has the page of the i-th box.
 struct TileCopies {
   KeyTile tile;
-  int page;   // of this lane's box
-  bool once;  // see Run
+  int page;              // of this lane's box
+  bool once, ends_part;  // see Run
 };
 
 template <class Config>
 __device__ __forceinline__ TileCopies look_up(const AttendParams& params, const KeyTile& tile, int lane) {
   const int32_t* page_table = pointer<int32_t>(params.page_table);
   const int page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
-  return {tile, page, tile.exists() && pointer<Run>(params.runs)[tile.run].once != 0};
+  if (!tile.exists()) return {tile, page, false, false};
+  const Run& run = pointer<Run>(params.runs)[tile.run];
+  return {tile, page, run.once != 0, run.ends_part != 0 && tile.begin + Config::keys >= tile.end};
 }
 
 // Starts a tile's copies of K or V, Dim elements a token; rows of the target that no
@@ -1717,28 +1801,31 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
 struct TileOfItem {
   TileCopies copies;
   int kv_head, q_index;
-  int run_before;  // of the tile before; -1: this is the item's first
+  bool begins_part;  // and is not the item's first
+  int base_before;   // rotation_base of the tile before; no_base: this is the item's first
 };
 
 // One warp's way through the block's work, to copy it to so many stages: item after item,
 // tile after tile, and with Ends, after an item's last, one that does not exist.
-template <class Config, int Stages, bool Ends, class Ring, bool Finds, class Visit>
-__device__ __forceinline__ void for_each_tile(const AttendParams& params, WorkList<Ring, Finds> works, Visit visit) {
+template <class Config, int Stages, bool Ends, class Works, class Visit>
+__device__ __forceinline__ void for_each_tile(const AttendParams& params, Works works, Visit visit) {
+  // What comes next takes some reads to find. They are under copies that fill so many stages.
+  constexpr int found_under = Works::found_under > 0 ? Works::found_under : Stages;
   for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
     TileCopies coming = look_up<Config>(params, now.tile, works.lane);
-    int copied = 0, run_before = -1;  // of the item
+    int copied = 0, base_before = no_base;  // of the item
+    bool begins_part = false;
     while (Ends || coming.tile.exists()) {
-      const TileOfItem t = {coming, now.work.kv_head, now.q_index, run_before};
+      const TileOfItem t = {coming, now.work.kv_head, now.q_index, begins_part, base_before};
       coming = look_up<Config>(params, tile_after<Config::keys>(params, t.copies.tile, now.run_end), works.lane);
       visit(t);
       if (!t.copies.tile.exists()) break;
-      run_before = t.copies.tile.run;
-      // Under copies that fill the stages: what comes next takes some reads to find.
-      if (++copied == Stages) next = WorkStart::of(params, works.next(params));
+      base_before = rotation_base(t.copies.tile), begins_part = t.copies.ends_part;
+      if (++copied == found_under) next = WorkStart::of(params, works.next(params));
     }
-    if (copied < Stages) next = WorkStart::of(params, works.next(params));
+    if (copied < found_under) next = WorkStart::of(params, works.next(params));
   }
-  if (Finds) works.finder.end(params, works.lane);
+  works.end(params);
   ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
 }
 
@@ -1787,10 +1874,37 @@ __device__ __forceinline__ void store_result(WarpResult<Config>& result, const A
     }
 }
 
-// Merges the results of Warps warps: row by row, from first_row on by step, Dim / 32
-// columns a lane.
+// Folds what the item's scratch holds of a row onto a part's normalised output and its
+// log-sum-exp, base 2, and, but for the last part, keeps what comes out. Each lane reads
+// what it wrote itself.
+template <class Config>
+__device__ __forceinline__ void fold_row(const AttendParams& params, const Item& item, Part part, int kv_head, int row,
+                                         float (&output)[Config::v_head_dim / 32], float& lse, int lane) {
+  constexpr int dim = Config::v_head_dim, columns = dim / 32;
+  auto lse_of = [&](int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row, level); };
+  auto output_of = [&](int level) { return static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item, kv_head, row, level) * dim + lane * columns; };
+  int level = 0;
+  for (const int levels = part.levels(); levels >> level > 0; ++level) {
+    if ((levels >> level & 1) == 0) continue;
+    float before[columns];
+#pragma unroll
+    for (int c = 0; c < columns; ++c) before[c] = output_of(level)[c];
+    const Fold by = fold_of(ptx::shuffle(lane == 0 ? *lse_of(level) : 0.f, 0), lse);
+    lse = by.lse;
+#pragma unroll
+    for (int c = 0; c < columns; ++c) output[c] = fold(by, before[c], output[c]);
+  }
+  if (part.last) return;
+  if (lane == 0) *lse_of(level) = lse;
+#pragma unroll
+  for (int c = 0; c < columns; ++c) output_of(level)[c] = output[c];
+}
+
+// Merges the results that Warps warps have of a part: row by row, from first_row on by
+// step, Dim / 32 columns a lane. Of an item of several parts, one and the same warp takes
+// a row in all of them.
 template <class Config, int Warps>
-__device__ __forceinline__ void merge_warps(const AttendParams& params, const Item& item, int kv_head, int rows,
+__device__ __forceinline__ void merge_warps(const AttendParams& params, const Item& item, Part part, int kv_head, int rows,
                                             const WarpResult<Config>* results, float scale_log2, int first_row, int step, int lane) {
   constexpr int dim = Config::v_head_dim, columns = dim / 32;
   for (int row = first_row; row < rows; row += step) {
@@ -1799,24 +1913,33 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
     for (int w = 0; w < Warps; ++w) maximum = ptx::maximum(maximum, results[w].maximum[row]);
 #pragma unroll
     for (int w = 0; w < Warps; ++w) {
-      const WarpResult<Config>& part = results[w];
-      if (part.sum[row] == 0.f) continue;  // this warp saw no key
-      const float weight = ptx::exp2_approx((part.maximum[row] - maximum) * scale_log2);
-      sum = ptx::multiply_add(part.sum[row], weight, sum);
+      const WarpResult<Config>& result = results[w];
+      if (result.sum[row] == 0.f) continue;  // this warp saw no key
+      const float weight = ptx::exp2_approx((result.maximum[row] - maximum) * scale_log2);
+      sum = ptx::multiply_add(result.sum[row], weight, sum);
 #pragma unroll
-      for (int c = 0; c < columns; ++c) output[c] = ptx::multiply_add(part.output[row][lane * columns + c], weight, output[c]);
+      for (int c = 0; c < columns; ++c) output[c] = ptx::multiply_add(result.output[row][lane * columns + c], weight, output[c]);
     }
     const RowResult r = row_result<Config>(params, item, kv_head, row);
-    const float factor = row_normaliser<Config>(params, item, r, maximum, sum, scale_log2);
-    if (lane == 0) store_log_sum_exp(params, item, r, log_sum_exp2(maximum, sum, scale_log2));
+    float lse = log_sum_exp2(maximum, sum, scale_log2);
+    const float factor = part.alone() ? row_normaliser<Config>(params, item, r, maximum, sum, scale_log2) : normaliser(sum, 0.f, false);
+#pragma unroll
+    for (int c = 0; c < columns; ++c) output[c] *= factor;
+    if (!part.alone()) {
+      fold_row<Config>(params, item, part, kv_head, row, output, lse, lane);
+      if (!part.last) continue;
+      const float folded_factor = folded_row_normaliser<Config>(params, item, kv_head, row, lse);
+#pragma unroll
+      for (int c = 0; c < columns; ++c) output[c] *= folded_factor;
+    }
+    if (lane == 0) store_log_sum_exp(params, item, r, lse);
 #pragma unroll
     for (int c = 0; c < columns; c += 2) {
-      const float x = output[c] * factor, y = output[c + 1] * factor;
       const int column = lane * columns + c;
       if (is_final(item)) {
-        *reinterpret_cast<uint32_t*>(output_row<Config>(params, r) + 2 * column) = ptx::pack<typename Config::Element>(x, y);
+        *reinterpret_cast<uint32_t*>(output_row<Config>(params, r) + 2 * column) = ptx::pack<typename Config::Element>(output[c], output[c + 1]);
       } else {
-        *reinterpret_cast<float2*>(static_cast<float*>(params.partial_out) + r.vector * dim + column) = make_float2(x, y);
+        *reinterpret_cast<float2*>(static_cast<float*>(params.partial_out) + r.vector * dim + column) = make_float2(output[c], output[c + 1]);
       }
     }
   }
@@ -1828,15 +1951,16 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
 // attend, few rows, on Hopper: decode. One warp keeps the tensor copies of K in
 // flight, one those of V, one rotates queries ahead of their use; the consumers take the
 // tiles of keys in turn, each with its own softmax over all rows, and a warp merges what
-// they have of an item while they are at the next. Raw keys are rotated where they lie by
+// they have of a part of an item while they are at the next. Raw keys are rotated where they lie by
 // further warps: a consumer's products and softmax leave it no time for that. Blocks are
 // persistent, so that nothing of this ever stops the copies.
 
 namespace kgen {
 
-// A piece of the block's work, as the warp that rotates finds it ahead of the others.
+// One part of a piece of the block's work, as the warp that rotates finds it ahead of the others.
 struct DecodeTask {
   Item item;
+  Part part;
   int kv_head;
   int tiles, queries;  // of keys; rotated for them. tiles is -1 after the last task
 };
@@ -1851,8 +1975,6 @@ struct DecodeSm90Shared {
   // before that, of the same parity, for it.
   static_assert(Config::stages % consumers == 0, "each stage must have one consumer");
 
-  using Works = WorkRing<2 + Config::rotators>;  // V's warp, the one that rotates queries, those that rotate keys
-
   ColumnTile<Config::keys, Config::head_dim> key[Config::stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
   SharedTile<Config::rows, Config::head_dim> query[queries];  // rotated for one run each
@@ -1860,39 +1982,42 @@ struct DecodeSm90Shared {
   DecodeTask task[tasks];
   KeyTile tile[Config::stages];    // that of the stage
   int tile_query[Config::stages];  // which of the block's queries it takes, counted from its first
-  alignas(8) Works works;
   // Keys make room for the next as soon as the scores are there, values later.
-  unsigned long long key_full[Config::stages], key_free[Config::stages];
+  alignas(8) unsigned long long key_full[Config::stages], key_free[Config::stages];
   unsigned long long value_full[Config::stages], value_free[Config::stages];
   unsigned long long query_full[queries], query_free[queries];
   unsigned long long task_full[tasks], task_free[tasks];
   unsigned long long result_full[Config::results], result_free[Config::results];
 };
 
+// The part of an item that begins with a run, for queries that are rotated against
+// `base`; run becomes the first behind it.
 template <class Config>
-__device__ __forceinline__ DecodeTask task_of(const AttendParams& params, const Work& work) {
-  DecodeTask task = {pointer<Item>(params.items)[work.item], work.kv_head, 0, 0};
-  int rotated_run = -1;
-  for (int run = task.item.run_begin; run < task.item.run_end; ++run) {
+__device__ __forceinline__ DecodeTask task_of(const AttendParams& params, const Item& item, int kv_head, int part, int base, int& run) {
+  DecodeTask task = {item, {part, true}, kv_head, 0, 0};
+  for (bool ended = false; run < item.run_end && !ended; ++run) {
     const Run& r = pointer<Run>(params.runs)[run];
+    ended = r.ends_part != 0;
     if (r.begin >= r.end) continue;
+    const KeyTile tile = {run, r.begin, r.end, r.page, r.offset, r.causal};
     task.tiles += (r.end - r.begin + Config::keys - 1) / Config::keys;
-    task.queries += needs_rotation(rotated_run, run);
-    rotated_run = run;
+    task.queries += needs_rotation(base, tile);
+    base = rotation_base(tile);
   }
+  task.part.last = run == item.run_end;
   return task;
 }
 
-// One warp: K, or V. The block's tiles go to the consumers in turn. K's warp also finds
-// the work.
+// One warp: K, or V. The block's tiles go to the consumers in turn. Each warp goes
+// through the block's fixed share by itself, as far ahead as its own room allows.
 template <class Config, int Dim, bool Keys>
 __device__ __forceinline__ void produce_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, ColumnTile<Config::keys, Dim>* stages,
                                                    const void* map, unsigned long long* all_full, unsigned long long* all_free, int lane) {
   RingPlace<Config::stages> place;
   int query = -1;  // of the tile
-  for_each_tile<Config, Config::stages, false>(params, WorkList<typename DecodeSm90Shared<Config>::Works, Keys>{shared.works, lane}, [&](const TileOfItem& t) {
+  for_each_tile<Config, Config::stages, false>(params, FixedShare{lane}, [&](const TileOfItem& t) {
     const KeyTile& tile = t.copies.tile;
-    if (needs_rotation(t.run_before, tile.run)) ++query;
+    if (needs_rotation(t.base_before, tile)) ++query;
     wait_for_stage(all_free[place.stage], place.parity ^ 1);
     const uint32_t full = ptx::shared_address(&all_full[place.stage]);
     if (lane == 0) {
@@ -1905,8 +2030,8 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
   });
 }
 
-// One warp: publishes the block's tasks, and each one's queries, once for each run that
-// needs a rotation of its own.
+// One warp: publishes the block's tasks, and each one's queries, as often as they need
+// a rotation of their own.
 template <class Config>
 __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int lane) {
   RingPlace<DecodeSm90Shared<Config>::queries> place;
@@ -1919,26 +2044,29 @@ __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, De
     }
     task_place.advance();
   };
-  WorkList<typename DecodeSm90Shared<Config>::Works, false> works = {shared.works, lane};
+  FixedShare works = {lane};
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
-    const DecodeTask task = task_of<Config>(params, work);
-    publish(task);
-    const Item& item = task.item;
+    const Item& item = pointer<Item>(params.items)[work.item];
     const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
-    int rotated_run = -1;
-    for (KeyTile tile = first_tile(params, item.run_begin, item.run_end); tile.exists() && needs_rotation(rotated_run, tile.run);
-         tile = first_tile(params, tile.run + 1, item.run_end)) {
-      rotated_run = tile.run;
-      wait_for_stage(shared.query_free[place.stage], place.parity ^ 1);
-      unsigned char* target = shared.query[place.stage].bytes;
-      rotate_query<Config, Config::rows, 32, 4>(rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, lane, [&](int row, int chunk, uint4 elements) {
-        ptx::store_16(target + tile_byte<Config::head_dim>(row, chunk), elements);
-      });
-      ptx::barrier_arrive(ptx::shared_address(&shared.query_full[place.stage]));
-      place.advance();
-    }
+    int base = no_base, run = item.run_begin, part = 0;
+    do {
+      KeyTile tile = first_tile(params, run, item.run_end);
+      const DecodeTask task = task_of<Config>(params, item, work.kv_head, part++, base, run);
+      publish(task);
+      for (; tile.exists() && tile.run < run; tile = first_tile(params, tile.run + 1, run)) {
+        if (!needs_rotation(base, tile)) continue;
+        base = rotation_base(tile);
+        wait_for_stage(shared.query_free[place.stage], place.parity ^ 1);
+        unsigned char* target = shared.query[place.stage].bytes;
+        rotate_query<Config, Config::rows, 32, 4>(rows, pointer<float>(params.rope), base, params.rope_scale, 0, lane, [&](int row, int chunk, uint4 elements) {
+          ptx::store_16(target + tile_byte<Config::head_dim>(row, chunk), elements);
+        });
+        ptx::barrier_arrive(ptx::shared_address(&shared.query_full[place.stage]));
+        place.advance();
+      }
+    } while (run < item.run_end);
   }
-  publish({{}, 0, -1, 0});
+  publish({{}, {}, 0, -1, 0});
 }
 
 // The tasks, to a warp that does them.
@@ -2027,15 +2155,15 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
     store_result<Config>(shared.result[result.stage][share], output, softmax, item.q_count * Config::group, lane);
     ptx::barrier_arrive(ptx::shared_address(&shared.result_full[result.stage]));
     next = tasks.take(shared);
-    if (next.tiles < 0) {  // nothing is left but to merge this, and all consumers can
+    if (next.tiles < 0 && task.part.alone()) {  // nothing is left but to merge this, and all consumers can
       ptx::barrier_wait(ptx::shared_address(&shared.result_full[result.stage]), result.parity);
-      merge_warps<Config, consumers>(params, item, task.kv_head, item.q_count * Config::group, shared.result[result.stage], scale_log2, warp, consumers, lane);
+      merge_warps<Config, consumers>(params, item, task.part, task.kv_head, item.q_count * Config::group, shared.result[result.stage], scale_log2, warp, consumers, lane);
     }
     result.advance();
   }
 }
 
-// One warp: what the consumers have of each item but the last.
+// One warp: what the consumers have of each part but a last one that they merge themselves.
 template <class Config>
 __device__ __forceinline__ void merge_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int lane) {
   RingPlace<Config::results> result;
@@ -2043,9 +2171,9 @@ __device__ __forceinline__ void merge_for_decode(const AttendParams& params, Dec
   for (DecodeTask task = tasks.take(shared), next; task.tiles >= 0; task = next) {
     tasks.give_back(shared);
     next = tasks.take(shared);
-    if (next.tiles < 0) break;
+    if (next.tiles < 0 && task.part.alone()) break;
     ptx::barrier_wait(ptx::shared_address(&shared.result_full[result.stage]), result.parity);
-    merge_warps<Config, DecodeSm90Shared<Config>::consumers>(params, task.item, task.kv_head, task.item.q_count * Config::group,
+    merge_warps<Config, DecodeSm90Shared<Config>::consumers>(params, task.item, task.part, task.kv_head, task.item.q_count * Config::group,
                                                              shared.result[result.stage], score_exponent<Config>(params), 0, 1, lane);
     ptx::barrier_arrive(ptx::shared_address(&shared.result_free[result.stage]));
     result.advance();
@@ -2060,7 +2188,6 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
   const int lane = ptx::lane_index(), warp = ptx::warp_index();
   read_ahead(params, ptx::thread_index());
   if (ptx::thread_index() == 0) {
-    shared.works.init();
     for (int s = 0; s < Config::stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), 1);

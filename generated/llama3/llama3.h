@@ -361,8 +361,8 @@ KGEN_STATIC_ASSERT(offsetof(KgenAppendParams, tokens) == 68, "KgenAppendParams.t
 // The grid is (tokens, ceil(query heads / warps)); a token with no slots is
 // left as it is.
 typedef struct KgenMergeParams {
-  uint64_t partial_out;      // float32 [slots][query heads][v head dim]
-  uint64_t partial_lse;      // float32 [slots][query heads], base 2, scores scaled
+  uint64_t partial_out;      // float32 [slots][query heads][v head dim]; merge may leave other numbers there
+  uint64_t partial_lse;      // float32 [slots][query heads], base 2, scores scaled; likewise
   uint64_t out;              // [tokens][query heads][v head dim]
   uint64_t lse;              // float32 [tokens][query heads], natural log; may be null
   uint64_t slot_begin;       // int32 [tokens+1]: token t owns the slots slot_begin[t] to slot_begin[t+1], which fold as an item's parts do

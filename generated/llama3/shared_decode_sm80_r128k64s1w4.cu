@@ -349,6 +349,71 @@ struct Config {
 
 }  // namespace kgen
 
+// ======== tile/normalise.cuh ========
+// The end of a softmax: from maximum and sum to log-sum-exp and normaliser.
+
+namespace kgen {
+
+[[maybe_unused]] constexpr float log2_e = 1.4426950408889634f;
+constexpr float ln_2 = 0.6931471805599453f;
+
+// log2 of a row's sum of exponentials, from its maximum and its sum; -inf where no key was seen.
+__device__ __forceinline__ float log_sum_exp2(float maximum, float sum, float scale_log2) {
+  return sum > 0.f ? ptx::multiply_add(maximum, scale_log2, ptx::log2_approx(sum)) : -ptx::infinity();
+}
+
+// What a row's output is multiplied by at the end, given the log2 of its sum of
+// exponentials relative to its maximum. A learned sink is one more key of weight
+// exp(logit) and no value.
+__device__ __forceinline__ float normaliser(float sum, float sink_exponent, bool has_sink) {
+  const float total = has_sink ? sum + ptx::exp2_approx(sink_exponent) : sum;
+  return sum > 0.f ? 1.f / total : 0.f;
+}
+
+}  // namespace kgen
+
+// ======== tile/fold.cuh ========
+// Partial results of the same rows and of different keys, put together two at a time.
+// Parts of a row's keys are folded in the order of a binary counter: of parts 0, 1, 2, ...
+// 1 is folded onto 0, 3 onto 2, then both onto what 0 and 1 gave, and so on; at the end,
+// what is left over, the latest first. Groups of 2^n parts can then be folded apart
+// from each other, and what they give after that, for the same bits.
+
+namespace kgen {
+
+// What two results become: output * before + output * after, and the log-sum-exp, base 2.
+struct Fold {
+  float before, after, lse;
+};
+
+// Of results with these log-sum-exps, -inf where no key was seen.
+__device__ __forceinline__ Fold fold_of(float before, float after) {
+  const float maximum = ptx::maximum(before, after);
+  if (maximum == -ptx::infinity()) return {0.f, 0.f, maximum};
+  const float b = ptx::exp2_approx(before - maximum), a = ptx::exp2_approx(after - maximum), sum = b + a, factor = 1.f / sum;
+  return {b * factor, a * factor, maximum + ptx::log2_approx(sum)};
+}
+
+__device__ __forceinline__ float fold(const Fold& by, float before, float after) { return ptx::multiply_add(after, by.after, before * by.before); }
+
+// Which part of its item a result is of.
+struct Part {
+  int number = 0;
+  bool last = true;
+
+  __device__ __forceinline__ bool alone() const { return number == 0 && last; }
+  // The levels of the counter that hold a result to be folded with this one, as bits. Above
+  // them, unless it is the last part, is the level that is to keep what comes out.
+  __device__ __forceinline__ int levels() const { return last ? number : number & ~(number + 1); }
+};
+
+// What a folded row's output is multiplied by at the end.
+__device__ __forceinline__ float folded_normaliser(float lse2, float sink_exponent, bool has_sink) {
+  return normaliser(lse2 == -ptx::infinity() ? 0.f : 1.f, has_sink ? sink_exponent - lse2 : 0.f, has_sink);
+}
+
+}  // namespace kgen
+
 // ======== tile/pointer.cuh ========
 // Typed views of the launch parameters, whose addresses have no types.
 
@@ -389,29 +454,6 @@ __device__ __forceinline__ KeyTile tile_after(const AttendParams& params, KeyTil
   if (!tile.exists()) return tile;
   tile.begin += Keys;
   return tile.begin < tile.end ? tile : first_tile(params, tile.run + 1, run_end);
-}
-
-}  // namespace kgen
-
-// ======== tile/normalise.cuh ========
-// The end of a softmax: from maximum and sum to log-sum-exp and normaliser.
-
-namespace kgen {
-
-[[maybe_unused]] constexpr float log2_e = 1.4426950408889634f;
-constexpr float ln_2 = 0.6931471805599453f;
-
-// log2 of a row's sum of exponentials, from its maximum and its sum; -inf where no key was seen.
-__device__ __forceinline__ float log_sum_exp2(float maximum, float sum, float scale_log2) {
-  return sum > 0.f ? ptx::multiply_add(maximum, scale_log2, ptx::log2_approx(sum)) : -ptx::infinity();
-}
-
-// What a row's output is multiplied by at the end, given the log2 of its sum of
-// exponentials relative to its maximum. A learned sink is one more key of weight
-// exp(logit) and no value.
-__device__ __forceinline__ float normaliser(float sum, float sink_exponent, bool has_sink) {
-  const float total = has_sink ? sum + ptx::exp2_approx(sink_exponent) : sum;
-  return sum > 0.f ? 1.f / total : 0.f;
 }
 
 }  // namespace kgen
@@ -1070,17 +1112,27 @@ __device__ __forceinline__ PagedTokens<Config, Config::v_head_dim> paged_values(
   return {pointer<unsigned char>(params.v_cache), pointer<int32_t>(params.page_table) + page, kv_head, params.kv_heads};
 }
 
+constexpr int no_base = -2147483647 - 1;
+
 // What a tile's queries are rotated against: where its keys were encoded as position
 // 0, or in shared decode the place of the members' such positions in member_offsets,
-// -1 where there is no tile.
+// no_base where there is no tile.
 __device__ __forceinline__ int rotation_base(const KeyTile& tile) {
-  if (!tile.exists()) return -1;
-  return tile.offset;
+  return tile.exists() ? tile.offset : no_base;
 }
 
-// Whether queries rotated for one run (-1: for none yet) must be rotated anew for another.
-__device__ __forceinline__ bool needs_rotation(int rotated_run, int run) {
-  return rotated_run != run;
+// Whether queries that are rotated against one base (no_base: against none yet) must be
+// rotated anew for a tile.
+__device__ __forceinline__ bool needs_rotation(int rotated_base, const KeyTile& tile) {
+  return rotated_base != tile.offset;
+}
+
+// The first tile of the runs behind a tile's for which queries must be rotated anew.
+__device__ __forceinline__ KeyTile next_rotation(const AttendParams& params, KeyTile tile, int run_end) {
+  const int base = rotation_base(tile);
+  do tile = first_tile(params, tile.run + 1, run_end);
+  while (tile.exists() && !needs_rotation(base, tile));
+  return tile;
 }
 
 __device__ __forceinline__ const Member* members_of(const AttendParams& params, const Item& item) {
@@ -1120,6 +1172,9 @@ __device__ __forceinline__ bool is_final(const Item& item) {
   return false;
 }
 
+template <class Config>
+__device__ __forceinline__ int query_head(int kv_head, int row) { return kv_head * Config::group + row % Config::group; }
+
 // Where one row's results go.
 struct RowResult {
   long long vector;  // index of its head's vector: (token or slot) * query heads + head
@@ -1130,7 +1185,7 @@ template <class Config>
 __device__ __forceinline__ RowResult row_result(const AttendParams& params, const Item& item, int kv_head, int row) {
   const int token = row / Config::group, heads = params.kv_heads * Config::group;
   RowResult r;
-  r.head = kv_head * Config::group + row % Config::group;
+  r.head = query_head<Config>(kv_head, row);
   const Member member = members_of(params, item)[token];
   r.token = member.token;
   const long long place = member.slot;
@@ -1150,6 +1205,20 @@ __device__ __forceinline__ void store_log_sum_exp(const AttendParams& params, co
   } else if (params.lse != nullptr) {
     static_cast<float*>(params.lse)[r.vector] = lse2 * ln_2;
   }
+}
+
+// Where an item of several parts keeps what a row's results gave at a level of
+// tile/fold.cuh: as RowResult::vector. The kernel alone reads what it writes there.
+template <class Config>
+__device__ __forceinline__ long long scratch_vector(const AttendParams& params, const Item& item, int kv_head, int row, int level) {
+  const int heads = params.kv_heads * Config::group;
+  return static_cast<long long>(item.scratch + level * item.q_count + row / Config::group) * heads + query_head<Config>(kv_head, row);
+}
+
+// What a folded row is multiplied by at the end: the learned sink is in a final result.
+template <class Config>
+__device__ __forceinline__ float folded_row_normaliser(const AttendParams& params, const Item& item, int kv_head, int row, float lse2) {
+  return folded_normaliser(lse2, 0.f, false);
 }
 
 // What a row's sum of weights is divided into, the learned sink included in a final result.
@@ -1201,30 +1270,38 @@ __device__ __forceinline__ void store_staged(const AttendParams& params, const I
   }
 }
 
-// Writes one warp's rows by way of its own rows of the query tile, of which
-// staging(row, chunk) is the address; fp32 rows of partial results in two halves, for
-// which there is room.
-template <class Config, int MTiles, class Staging>
-__device__ __forceinline__ void store_rows(const AttendParams& params, const Item& item, int kv_head,
-                                           const Accumulator<MTiles, Config::v_head_dim>& output, const Softmax<MTiles>& softmax,
-                                           float scale_log2, int first_row, int lane, Staging staging) {
-  constexpr int dim = Config::v_head_dim, blocks = dim / 8;
-  float factor[MTiles][2];
+// What a warp's rows are multiplied by at the end, and their log-sum-exps, base 2.
+template <int MTiles>
+struct RowEnds {
+  float factor[MTiles][2], lse[MTiles][2];
+};
+
+// Hands the lane's rows that exist, with their places in RowEnds, to visit(row, m, h).
+template <class Config, int MTiles, class Visit>
+__device__ __forceinline__ void for_each_row(const Item& item, int first_row, int lane, Visit visit) {
 #pragma unroll
   for (int m = 0; m < MTiles; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + 16 * m + 8 * h + lane / 4;
-      factor[m][h] = 0.f;
-      if (row >= item.q_count * Config::group) continue;
-      const RowResult r = row_result<Config>(params, item, kv_head, row);
-      const float sum = softmax.sum[m][h], maximum = softmax.maximum[m][h];
-      factor[m][h] = row_normaliser<Config>(params, item, r, maximum, sum, scale_log2);
-      if (lane % 4 == 0) store_log_sum_exp(params, item, r, log_sum_exp2(maximum, sum, scale_log2));
+      if (row < item.q_count * Config::group) visit(row, m, h);
     }
+}
+
+// Writes one warp's rows by way of its own rows of the query tile, of which
+// staging(row, chunk) is the address; fp32 rows of partial results in two halves, for
+// which there is room. Rows that do not exist have any ends.
+template <class Config, int MTiles, class Staging>
+__device__ __forceinline__ void store_rows(const AttendParams& params, const Item& item, int kv_head,
+                                           const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends,
+                                           int first_row, int lane, Staging staging) {
+  constexpr int dim = Config::v_head_dim, blocks = dim / 8;
+  for_each_row<Config, MTiles>(item, first_row, lane, [&](int row, int m, int h) {
+    if (lane % 4 == 0) store_log_sum_exp(params, item, row_result<Config>(params, item, kv_head, row), ends.lse[m][h]);
+  });
   if (is_final(item)) {
     store_staged<Config, blocks>(
-        params, item, kv_head, output, factor, 0, first_row, lane, staging,
+        params, item, kv_head, output, ends.factor, 0, first_row, lane, staging,
         [&](int row, int n, float x, float y) { *reinterpret_cast<uint32_t*>(staging(row, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y); },
         [&](const RowResult& r) { return output_row<Config>(params, r); });
     return;
@@ -1232,11 +1309,24 @@ __device__ __forceinline__ void store_rows(const AttendParams& params, const Ite
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     store_staged<Config, blocks / 2>(
-        params, item, kv_head, output, factor, half * (blocks / 2), first_row, lane, staging,
+        params, item, kv_head, output, ends.factor, half * (blocks / 2), first_row, lane, staging,
         [&](int row, int n, float x, float y) { *reinterpret_cast<float2*>(staging(row, 2 * n + lane % 4 / 2) + 8 * (lane % 2)) = make_float2(x, y); },
         [&](const RowResult& r) { return static_cast<unsigned char*>(params.partial_out) + 4 * (r.vector * dim + half * (dim / 2)); });
     ptx::sync_warp();  // the next half's staging overwrites what other lanes read
   }
+}
+
+// The ends of rows whose softmax is finished.
+template <class Config, int MTiles>
+__device__ __forceinline__ RowEnds<MTiles> row_ends(const AttendParams& params, const Item& item, int kv_head, const Softmax<MTiles>& softmax,
+                                                    float scale_log2, int first_row, int lane) {
+  RowEnds<MTiles> ends = {};
+  for_each_row<Config, MTiles>(item, first_row, lane, [&](int row, int m, int h) {
+    const float maximum = softmax.maximum[m][h], sum = softmax.sum[m][h];
+    ends.factor[m][h] = row_normaliser<Config>(params, item, row_result<Config>(params, item, kv_head, row), maximum, sum, scale_log2);
+    ends.lse[m][h] = log_sum_exp2(maximum, sum, scale_log2);
+  });
+  return ends;
 }
 
 }  // namespace kgen
@@ -1311,7 +1401,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
   softmax.clear();
   softmax.store_sums(shared.sum, thread);
 
-  int rotated_run = -1;
+  int rotated_base = no_base;
   for (int slot = 0, stage = 0; shared.tile[slot].exists(); slot = after<slots>(slot), stage = after<stages>(stage)) {
     const KeyTile& tile = shared.tile[slot];
     const int last_slot = before<slots>(slot);               // of tile t + stages
@@ -1323,11 +1413,11 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
     load_value(value_slot, value_stage);
     if (thread == 0) shared.tile[last_slot] = tile_after<keys>(params, shared.tile[value_slot], item.run_end);
 
-    if (needs_rotation(rotated_run, tile.run)) {
+    if (needs_rotation(rotated_base, tile)) {
       rotate_query<Config, Config::rows, threads, 4>(query_rows<Config>(params, item, kv_head), rope, rotation_base(tile), params.rope_scale, 0, thread,
                                                   [&](int row, int chunk, uint4 elements) { ptx::store_16(shared.query.bytes + tile_byte<Config::head_dim>(row, chunk), elements); });
       ptx::sync_threads();
-      rotated_run = tile.run;
+      rotated_base = rotation_base(tile);
     }
 
     Accumulator<m_tiles, keys> scores;
@@ -1350,7 +1440,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
   softmax.load_sums(shared.sum, thread);
   softmax.finish();
   // Its last reads of its own query rows are behind the warp; no other warp reads them.
-  store_rows<Config, m_tiles>(params, item, kv_head, output, softmax, scale_log2, first_row, lane,
+  store_rows<Config, m_tiles>(params, item, kv_head, output, row_ends<Config>(params, item, kv_head, softmax, scale_log2, first_row, lane), first_row, lane,
                               [&](int row, int chunk) { return shared.query.bytes + tile_byte<Config::head_dim>(row, chunk); });
 }
 

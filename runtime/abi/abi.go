@@ -165,8 +165,8 @@ type AppendParams struct {
 // The grid is (tokens, ceil(query heads / warps)); a token with no slots is
 // left as it is.
 type MergeParams struct {
-	PartialOut DevicePtr // float32 [slots][query heads][v head dim]
-	PartialLSE DevicePtr // float32 [slots][query heads], base 2, scores scaled
+	PartialOut DevicePtr // float32 [slots][query heads][v head dim]; merge may leave other numbers there
+	PartialLSE DevicePtr // float32 [slots][query heads], base 2, scores scaled; likewise
 	Out        DevicePtr // [tokens][query heads][v head dim]
 	LSE        DevicePtr // float32 [tokens][query heads], natural log; may be null
 	SlotBegin  DevicePtr // int32 [tokens+1]: token t owns the slots SlotBegin[t] to SlotBegin[t+1], which fold as an item's parts do

@@ -118,6 +118,9 @@ __device__ __forceinline__ bool is_final(const Item& item) {
 #endif
 }
 
+template <class Config>
+__device__ __forceinline__ int query_head(int kv_head, int row) { return kv_head * Config::group + row % Config::group; }
+
 // Where one row's results go.
 struct RowResult {
   long long vector;  // index of its head's vector: (token or slot) * query heads + head
@@ -128,7 +131,7 @@ template <class Config>
 __device__ __forceinline__ RowResult row_result(const AttendParams& params, const Item& item, int kv_head, int row) {
   const int token = row / Config::group, heads = params.kv_heads * Config::group;
   RowResult r;
-  r.head = kv_head * Config::group + row % Config::group;
+  r.head = query_head<Config>(kv_head, row);
 #if KGEN_SHARED_DECODE
   const Member member = members_of(params, item)[token];
   r.token = member.token;
@@ -160,14 +163,14 @@ __device__ __forceinline__ void store_log_sum_exp(const AttendParams& params, co
 template <class Config>
 __device__ __forceinline__ long long scratch_vector(const AttendParams& params, const Item& item, int kv_head, int row, int level) {
   const int heads = params.kv_heads * Config::group;
-  return static_cast<long long>(item.scratch + level * item.q_count + row / Config::group) * heads + kv_head * Config::group + row % Config::group;
+  return static_cast<long long>(item.scratch + level * item.q_count + row / Config::group) * heads + query_head<Config>(kv_head, row);
 }
 
 // What a folded row is multiplied by at the end: the learned sink is in a final result.
 template <class Config>
 __device__ __forceinline__ float folded_row_normaliser(const AttendParams& params, const Item& item, int kv_head, int row, float lse2) {
 #if KGEN_SINK_LOGITS
-  if (is_final(item)) return folded_normaliser(lse2, pointer<float>(params.sink_logits)[kv_head * Config::group + row % Config::group] * log2_e, true);
+  if (is_final(item)) return folded_normaliser(lse2, pointer<float>(params.sink_logits)[query_head<Config>(kv_head, row)] * log2_e, true);
 #endif
   return folded_normaliser(lse2, 0.f, false);
 }

@@ -22,8 +22,8 @@ func HTML(r bench.Report) ([]byte, error) {
 		return nil, fmt.Errorf("page: %w", err)
 	}
 	v := view{Report: r, Tiles: tiles(r), Rows: rows(r)}
-	for _, name := range r.Scratch() {
-		v.Scratch = append(v.Scratch, entry{Name: name, Hue: peerHue(name)})
+	for _, name := range r.Peers() {
+		v.Peers = append(v.Peers, entry{Name: name, Hue: peerHue(name)})
 	}
 	for _, row := range r.Rows {
 		v.Limits = v.Limits || row.Limit > 0
@@ -57,7 +57,7 @@ type view struct {
 	Report                           bench.Report
 	Tiles                            []tile
 	Charts                           []chart
-	Scratch                            []entry
+	Peers                            []entry
 	Rows                             []rowView
 	Limits, Regrets, Sharing, Copies bool
 }
@@ -79,7 +79,7 @@ func tiles(r bench.Report) []tile {
 			tile{"Multiplies at", fmt.Sprintf("%.0f TFLOP/s", c.Product.Median/1e12), note(c.Product)})
 	}
 	best := fastest(r.Rows)
-	for _, name := range r.Scratch() {
+	for _, name := range r.Peers() {
 		var ratios []float64
 		for _, row := range best {
 			if p, ok := row.Peer(name); ok {
@@ -119,14 +119,14 @@ type rowView struct {
 	Number                                                                     int
 	Title, Case                                                                string
 	Time, Spread, Range, TFLOPs, TBs, Bytes, ReadBytes, Limit, OfLimit, Regret string
-	Scratch                                                                      []peerView
+	Peers                                                                      []peerView
 }
 
 type peerView struct{ Time, Spread, Ratio, Copy, Missing string }
 
 func rows(r bench.Report) []rowView {
 	var all []rowView
-	peers := r.Scratch()
+	peers := r.Peers()
 	megabytes := func(n float64) string { return fmt.Sprintf("%.4g", n/1e6) }
 	for i, row := range r.Rows {
 		v := rowView{
@@ -159,7 +159,7 @@ func rows(r bench.Report) []rowView {
 					}
 				}
 			}
-			v.Scratch = append(v.Scratch, cell)
+			v.Peers = append(v.Peers, cell)
 		}
 		all = append(all, v)
 	}

@@ -28,8 +28,8 @@ namespace kgen {
 // The grid is (tokens, ceil(query heads / warps)); a token with no slots is
 // left as it is.
 struct MergeParams {
-  void* partial_out;         // float32 [slots][query heads][v head dim]
-  void* partial_lse;         // float32 [slots][query heads], base 2, scores scaled
+  void* partial_out;         // float32 [slots][query heads][v head dim]; merge may leave other numbers there
+  void* partial_lse;         // float32 [slots][query heads], base 2, scores scaled; likewise
   void* out;                 // [tokens][query heads][v head dim]
   void* lse;                 // float32 [tokens][query heads], natural log; may be null
   void* slot_begin;          // int32 [tokens+1]: token t owns the slots slot_begin[t] to slot_begin[t+1], which fold as an item's parts do
