@@ -52,7 +52,8 @@ type worker struct {
 
 	rows   []rowState
 	query  []float32 // [rows][head dim], rotated
-	output []float32 // [rows][v head dim]
+	result results   // of the part at work, or of what was folded
+	folder folder    // of the parts before
 	scores []float32 // [tileKeys], of one row
 	key    []float32 // [tileKeys][head dim]
 	value  []float32 // [tileKeys][v head dim]
@@ -110,12 +111,9 @@ func (j *attendJob) item(w *worker, item abi.Item, head int) error {
 	}
 	n := int(item.QCount) * j.config.Group
 	w.rows = grow(w.rows, n)
-	for r := range w.rows {
-		w.rows[r] = rowState{maximum: negativeInfinity}
-	}
 	w.query = grow(w.query, n*j.config.HeadDim)
-	w.output = grow(w.output, n*j.config.VHeadDim)
-	clear(w.output)
+	w.folder.parts = 0
+	j.beginPart(w)
 	w.scores = grow(w.scores, tileKeys)
 	w.key = grow(w.key, tileKeys*j.config.HeadDim)
 	w.value = grow(w.value, tileKeys*j.config.VHeadDim)
@@ -126,16 +124,13 @@ func (j *attendJob) item(w *worker, item abi.Item, head int) error {
 		if err == nil && run.Begin < 0 {
 			err = fmt.Errorf("it begins at token %d", run.Begin)
 		}
-		if err == nil && run.Begin >= run.End {
-			continue
-		}
 		moved := false
-		if err == nil {
+		if err == nil && run.Begin < run.End {
 			moved, err = j.place(w, run)
-		}
-		if err == nil && (moved || !rotated) {
-			err = j.rotateQuery(w, head)
-			rotated = true
+			if err == nil && (moved || !rotated) {
+				err = j.rotateQuery(w, head)
+				rotated = true
+			}
 		}
 		for begin := int64(run.Begin); err == nil && begin < int64(run.End); begin += tileKeys {
 			err = j.tile(w, item, run, begin, head)
@@ -143,8 +138,31 @@ func (j *attendJob) item(w *worker, item abi.Item, head int) error {
 		if err != nil {
 			return fmt.Errorf("run %d: %w", r, err)
 		}
+		if run.EndsPart != 0 && r+1 < item.RunEnd {
+			j.endPart(w)
+			w.folder.add(&w.result)
+			j.beginPart(w)
+		}
 	}
 	return j.finish(w, head)
+}
+
+// beginPart clears what the rows have.
+func (j *attendJob) beginPart(w *worker) {
+	for r := range w.rows {
+		w.rows[r] = rowState{maximum: negativeInfinity}
+	}
+	w.result.grow(len(w.rows), j.config.VHeadDim)
+	clear(w.result.output)
+}
+
+// endPart makes what the rows have the part's results.
+func (j *attendJob) endPart(w *worker) {
+	dim := j.config.VHeadDim
+	for r, state := range w.rows {
+		scale(w.result.output[r*dim:][:dim], state.normaliser(j.factor, negativeInfinity))
+		w.result.lse[r] = state.logSumExp2(j.factor)
+	}
 }
 
 // token is query token t of an item, before any run.
@@ -242,11 +260,9 @@ func (j *attendJob) tile(w *worker, item abi.Item, run abi.Run, begin int64, hea
 		for i := s.sinks; i < s.begin; i++ {
 			scores[i] = negativeInfinity
 		}
-		output := w.output[r*vDim:][:vDim]
+		output := w.result.output[r*vDim:][:vDim]
 		if rescale := w.rows[r].update(scores, j.factor, j.config.Element); rescale != 1 {
-			for d := range output {
-				output[d] *= rescale
-			}
+			scale(output, rescale)
 		}
 		accumulate(output, scores, w.value[:n*vDim])
 	}
@@ -316,18 +332,26 @@ func (j *attendJob) softCap(scores []float32) {
 
 // finish writes the item's rows, final or partial.
 func (j *attendJob) finish(w *worker, head int) error {
-	group, dim := j.config.Group, j.config.VHeadDim
+	group, dim, factor := j.config.Group, j.config.VHeadDim, j.factor
+	if w.folder.parts > 0 {
+		j.endPart(w)
+		w.folder.last(&w.result)
+		for r := range w.rows {
+			w.rows[r] = folded(w.result.lse[r])
+		}
+		factor = 1
+	}
 	for r, state := range w.rows {
 		x, h := &w.tokens[r/group], head*group+r%group
-		out := w.output[r*dim:][:dim]
-		if err := j.store(x, h, state, out); err != nil {
+		out := w.result.output[r*dim:][:dim]
+		if err := j.store(x, h, state, factor, out); err != nil {
 			return fmt.Errorf("query token %d, head %d: %w", x.index, h, err)
 		}
 	}
 	return nil
 }
 
-func (j *attendJob) store(x *token, h int, state rowState, out []float32) error {
+func (j *attendJob) store(x *token, h int, state rowState, factor float32, out []float32) error {
 	final := x.slot == abi.Final
 	sink := negativeInfinity
 	if final && j.config.SinkLogits {
@@ -337,11 +361,8 @@ func (j *attendJob) store(x *token, h int, state rowState, out []float32) error 
 		}
 		sink = logit * math.Log2E
 	}
-	normaliser := state.normaliser(j.factor, sink)
-	for d := range out {
-		out[d] *= normaliser
-	}
-	lse := state.logSumExp2(j.factor)
+	scale(out, state.normaliser(factor, sink))
+	lse := state.logSumExp2(factor)
 	heads := int64(j.p.KVHeads) * int64(j.config.Group)
 	if !final {
 		row := x.slot*heads + int64(h)

@@ -210,7 +210,7 @@ func (r region) member(i int64) (abi.Member, error) {
 
 func (r region) run(i int64) (abi.Run, error) {
 	w, err := r.words(i)
-	return abi.Run{Page: w[0], Begin: w[1], End: w[2], Offset: w[3], Causal: w[4]}, err
+	return abi.Run{Page: w[0], Begin: w[1], End: w[2], Offset: w[3], Causal: w[4], EndsPart: w[6]}, err
 }
 
 func (r region) copyItem(i int64) (abi.Copy, error) {

@@ -46,37 +46,26 @@ func (j *mergeJob) task(w *worker, t int) error {
 	return nil
 }
 
-// row joins the partial results of one token's one head: their weights are
-// 2 to the power of their log-sum-exps, to base 2.
+// row folds the partial results of one token's one head.
 func (j *mergeJob) row(w *worker, t, begin, end, h int64) error {
 	dim, heads := int64(j.config.VHeadDim), int64(j.p.QHeads)
-	state := rowState{maximum: negativeInfinity}
-	for slot := begin; slot < end; slot++ {
-		lse, err := j.partialLSE.float32(slot*heads + h)
-		if err != nil {
+	w.folder.parts = 0
+	for slot := begin; ; slot++ {
+		w.result.grow(1, int(dim))
+		var err error
+		if w.result.lse[0], err = j.partialLSE.float32(slot*heads + h); err != nil {
 			return err
 		}
-		state.maximum = max(state.maximum, lse)
+		if err := j.partialOut.float32s(w.result.output, (slot*heads+h)*dim); err != nil {
+			return err
+		}
+		if slot+1 == end {
+			break
+		}
+		w.folder.add(&w.result)
 	}
-	w.output, w.value = grow(w.output, int(dim)), grow(w.value, int(dim))
-	clear(w.output)
-	for slot := begin; slot < end; slot++ {
-		lse, err := j.partialLSE.float32(slot*heads + h)
-		if err != nil {
-			return err
-		}
-		if lse == negativeInfinity { // this split saw no key
-			continue
-		}
-		if err := j.partialOut.float32s(w.value, (slot*heads+h)*dim); err != nil {
-			return err
-		}
-		weight := exp2(lse - state.maximum)
-		state.sum += weight
-		for d, x := range w.value {
-			w.output[d] += x * weight
-		}
-	}
+	w.folder.last(&w.result)
+	state, output := folded(w.result.lse[0]), w.result.output
 	sink := negativeInfinity
 	if j.config.SinkLogits {
 		logit, err := j.sinks.float32(h)
@@ -85,15 +74,12 @@ func (j *mergeJob) row(w *worker, t, begin, end, h int64) error {
 		}
 		sink = logit * math.Log2E
 	}
-	normaliser := state.normaliser(1, sink)
-	for d := range w.output {
-		w.output[d] *= normaliser
-	}
+	scale(output, state.normaliser(1, sink))
 	out, err := j.out.at(elementBytes*(t*int64(j.p.OutTokenStride)+h*dim), elementBytes*dim)
 	if err != nil {
 		return err
 	}
-	j.config.Element.store(out, w.output)
+	j.config.Element.store(out, output)
 	if j.p.LSE == 0 {
 		return nil
 	}

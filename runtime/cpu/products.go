@@ -39,3 +39,9 @@ func accumulate(out, weights, rows []float32) {
 		}
 	}
 }
+
+func scale(x []float32, by float32) {
+	for i := range x {
+		x[i] *= by
+	}
+}
