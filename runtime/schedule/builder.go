@@ -18,6 +18,7 @@ type Builder struct {
 	slotBegin []int32
 	tiles     []tile
 	parts     []part  // of the tiles, one tile's behind the other's
+	keys      []int32 // of items that are tried
 	order     []int32 // sequences by their first query token
 	buckets   [sortBuckets + 1]int32
 	readers   readers
@@ -28,12 +29,13 @@ type tile struct {
 	begin, count, index int32 // as QBegin, QCount and QIndex of its items
 	block               int32 // query tokens of the sequence
 	lowest              int32 // smallest position of its query tokens
-	parts               int32 // its keys are cut into so many: an item each
+	parts               int32 // its keys are cut into so many
+	items               int32 // that have them
 	shared              int32 // partial slots of each query token before those of the parts
 	unit                int   // distance of the cuts
 }
 
-// part is an item that has no place in the list yet.
+// part is one of a tile, or several that are an item without a place in the list yet.
 type part struct {
 	end  int32 // of its runs, which begin where those of the part before end
 	keys int32 // that its runs have
@@ -88,7 +90,14 @@ func (b *Builder) build(sequences []Sequence, of []known, o *Options, tokens int
 		}
 		b.add(s, o, known{total: total})
 	}
-	slots, err := b.countSlots()
+	perItem, scratch := int32(1), 0
+	if o.Fold {
+		perItem = b.partsPerItem(o)
+	}
+	if perItem > 1 {
+		scratch = b.fold(perItem)
+	}
+	slots, err := b.countSlots(scratch)
 	if err != nil {
 		return Lists{}, err
 	}
@@ -102,8 +111,8 @@ func (b *Builder) build(sequences []Sequence, of []known, o *Options, tokens int
 	} else {
 		b.items = resize(b.items, n)
 	}
-	b.place()
-	return Lists{Items: b.items, Runs: b.runs, SlotBegin: b.slotBegin, Slots: slots}, nil
+	b.place(perItem, int32(slots-scratch))
+	return Lists{Items: b.items, Runs: b.runs, SlotBegin: b.slotBegin, Slots: slots, PartsPerItem: int(perItem)}, nil
 }
 
 // add appends the tiles of a sequence, with their parts and runs.
@@ -127,6 +136,7 @@ func (b *Builder) add(s *Sequence, o *Options, of known) {
 		before := len(b.parts)
 		b.addRuns(&t, s.Segments, o, n <= perTile)
 		t.parts = int32(len(b.parts) - before)
+		t.items = t.parts
 		b.tiles = append(b.tiles, t)
 		if n := t.parts + shared; n > 1 {
 			b.addSlots(t.begin, t.count, n)
@@ -230,16 +240,17 @@ func (o *Options) gap(s *Segment, lowest int32, end int) (stop, resume int) {
 	return min(sinks, end), min(first, end)
 }
 
-// countSlots turns the numbers of slots into places.
-func (b *Builder) countSlots() (int, error) {
+// countSlots turns the numbers of slots into places, and returns how many there are with
+// scratch.
+func (b *Builder) countSlots(scratch int) (int, error) {
 	slots := 0
 	for i, n := range b.slotBegin {
-		if slots += int(n); slots > math.MaxInt32 {
+		if slots += int(n); slots > math.MaxInt32-scratch {
 			return 0, fmt.Errorf("more than %d partial slots; raise SplitTokens or lower MaxItems", math.MaxInt32)
 		}
 		b.slotBegin[i] = int32(slots)
 	}
-	return slots, nil
+	return slots + scratch, nil
 }
 
 // splitTokens is the distance of the cuts of a sequence of so many tokens whose
@@ -259,10 +270,11 @@ func (o *Options) splitTokens(total, tiles int) int {
 // eighth of the heaviest at worst, which is enough for an even load.
 const sortBuckets = 16
 
-// place makes the items of the parts, the heaviest first: a counting sort, which
-// reverses the order of those of one bucket, for where keys are causal, later ones
-// are heavier. Parts that are in order already stay as they are.
-func (b *Builder) place() {
+// place makes the items, of at most perItem parts each, the heaviest first: a counting
+// sort, which reverses the order of those of one bucket, for where keys are causal, later
+// ones are heavier. Items that are in order already stay as they are. The slots that
+// several parts fold by begin at scratch.
+func (b *Builder) place(perItem, scratch int32) {
 	most, last, sorted := int32(0), int32(math.MaxInt32), true
 	for i := range b.parts {
 		keys := b.parts[i].keys
@@ -280,24 +292,30 @@ func (b *Builder) place() {
 	bucket, at := int32(0), b.buckets[0] // at is the place of the bucket's next item
 	for j := range b.tiles {
 		t := &b.tiles[j]
-		slot, stride, more := b.slotBegin[t.begin]+t.shared, t.parts+t.shared, int32(1)
+		slot, stride, more := b.slotBegin[t.begin]+t.shared, t.items+t.shared, int32(1)
 		if stride == 1 {
 			slot, stride, more = abi.Final, 0, 0
 		}
 		begin, count, index := t.begin, t.count, t.index
-		for _, p := range b.parts[i : i+int(t.parts)] {
+		left := t.parts
+		for _, p := range b.parts[i : i+int(t.items)] {
 			if other := (most - p.keys) >> (shift & 31); other != bucket {
 				b.buckets[bucket] = at
 				bucket, at = other, b.buckets[other]
 			}
 			item := &b.items[at]
 			item.QBegin, item.QCount, item.QIndex, item.RunBegin, item.RunEnd = begin, count, index, run, p.end
-			item.Slot, item.SlotStride = slot, stride
+			item.Slot, item.SlotStride, item.Scratch = slot, stride, 0
+			if n := min(perItem, left); n > 1 && t.items < t.parts {
+				item.Scratch = scratch
+				scratch += count * int32(foldLevels(n))
+				left -= n
+			}
 			slot += more
 			run = p.end
 			at += step
 		}
-		i += int(t.parts)
+		i += int(t.items)
 	}
 }
 

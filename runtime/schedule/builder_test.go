@@ -30,7 +30,8 @@ func TestBuilderReuse(t *testing.T) {
 }
 
 func same(a, b schedule.Lists) bool {
-	return slices.Equal(a.Items, b.Items) && slices.Equal(a.Runs, b.Runs) && slices.Equal(a.SlotBegin, b.SlotBegin) && a.Slots == b.Slots
+	return slices.Equal(a.Items, b.Items) && slices.Equal(a.Runs, b.Runs) && slices.Equal(a.SlotBegin, b.SlotBegin) &&
+		a.Slots == b.Slots && a.PartsPerItem == b.PartsPerItem
 }
 
 func TestPadding(t *testing.T) {
@@ -173,19 +174,26 @@ func BenchmarkBuilder(b *testing.B) {
 		{"256x20x512", batch(256, 20, func() int32 { return 512 })},
 		{"256x20xragged", batch(256, 20, func() int32 { return 64 + rng.Int32N(960) })},
 	} {
-		b.Run(c.name, func(b *testing.B) {
-			b.ReportAllocs()
-			var builder schedule.Builder
-			o, items := options(), 0
-			for b.Loop() {
-				l, err := builder.Build(c.sequences, o)
-				if err != nil {
-					b.Fatal(err)
-				}
-				items = len(l.Items)
+		for _, fold := range []bool{false, true} {
+			name := c.name
+			if fold {
+				name += ",fold"
 			}
-			b.ReportMetric(float64(items), "items")
-		})
+			b.Run(name, func(b *testing.B) {
+				b.ReportAllocs()
+				var builder schedule.Builder
+				o, items := options(), 0
+				o.Fold = fold
+				for b.Loop() {
+					l, err := builder.Build(c.sequences, o)
+					if err != nil {
+						b.Fatal(err)
+					}
+					items = len(l.Items)
+				}
+				b.ReportMetric(float64(items), "items")
+			})
+		}
 	}
 }
 

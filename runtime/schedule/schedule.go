@@ -1,7 +1,7 @@
 // Package schedule turns the sequences of one step into the work lists that a
-// kernel walks. It is pure: the same sequence gives the same items, runs and
-// split boundaries whatever else is in the batch. Only Run.Once, which changes
-// no result, says something of the others.
+// kernel walks. It is pure: the same sequence gives the same tiles, runs and parts
+// whatever else is in the batch. Only Run.Once, and how many parts an item has, say
+// something of the others, and neither changes a bit of a result.
 package schedule
 
 import (
@@ -48,6 +48,14 @@ type Options struct {
 	// max(1, MaxItems/T) parts. 0: no limit.
 	MaxItems int
 
+	// Fold is for a kernel that takes items of several parts (see [abi.Item]): those of
+	// family sm90. An item then has PartsPerItem of them, a power of two, and a tile's
+	// last item what is left; 0: as many as are expected to be the fastest for the step,
+	// by its own items and MaxItems. Tiles with partial results of shared decode keep an
+	// item for each part. There are never more slots than without.
+	Fold         bool
+	PartsPerItem int
+
 	// PadItems and PadTokens are fixed sizes, for lists that a CUDA graph reads
 	// again and again: items that do nothing are added up to PadItems, query
 	// tokens that own no slot up to PadTokens. 0: no padding.
@@ -83,13 +91,23 @@ type Lists struct {
 	Items     []abi.Item // heaviest first, to within an eighth of the heaviest; padding last
 	Runs      []abi.Run
 	SlotBegin []int32 // [query tokens + 1]: the partial slots of each query token, for merge
-	Slots     int     // partial slots in all; 0: nothing to merge
+	Slots     int     // partial slots in all: those of SlotBegin, and behind them those of Item.Scratch
+
+	PartsPerItem int // of an item, at most
+}
+
+// Merged is how many slots merge takes; 0: there is nothing to merge.
+func (l *Lists) Merged() int {
+	if len(l.SlotBegin) == 0 {
+		return 0
+	}
+	return int(l.SlotBegin[len(l.SlotBegin)-1])
 }
 
 // Build makes the lists. A tile is cut within one sequence, and holds Rows /
 // Group query tokens. Keys that no row of a tile sees are left out of its runs
-// as far as that is known without looking at single rows. A tile whose keys
-// lie in one split writes its output itself; so does a tile that sees no key.
+// as far as that is known without looking at single rows. A tile that one item has
+// writes its output itself; so does a tile that sees no key.
 func Build(sequences []Sequence, o Options) (Lists, error) {
 	return new(Builder).Build(sequences, o)
 }

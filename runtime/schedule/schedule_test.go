@@ -89,10 +89,8 @@ func checkLists(t *testing.T, name string, sequences []schedule.Sequence, o sche
 			t.Errorf("%s: an item of %d query tokens", name, item.QCount)
 		}
 		keys := 0
-		for i, r := range lists.Runs[item.RunBegin:item.RunEnd] {
-			if last := item.RunBegin+int32(i)+1 == item.RunEnd; last != (r.EndsPart == 1) {
-				t.Errorf("%s: run %d of item %+v: %+v", name, i, item, r)
-			}
+		checkScratch(t, name, item, lists, slots)
+		for _, r := range lists.Runs[item.RunBegin:item.RunEnd] {
 			if r.Begin%int32(max(1, o.PageSize)) != 0 {
 				t.Errorf("%s: a run begins inside a page of %d: %+v", name, o.PageSize, r)
 			}

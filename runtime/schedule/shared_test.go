@@ -135,6 +135,7 @@ func checkShared(t *testing.T, sequences []schedule.Sequence, o schedule.Options
 		if item.QCount < 1 || int(item.QCount)*o.Group > o.Rows {
 			t.Errorf("an item of %d query tokens", item.QCount)
 		}
+		checkScratch(t, "decode", item, lists.Decode, slots)
 		for _, r := range lists.Decode.Runs[item.RunBegin:item.RunEnd] {
 			checkRun(r)
 			for i := range item.QCount {

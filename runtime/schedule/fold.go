@@ -1,0 +1,118 @@
+package schedule
+
+import "math/bits"
+
+// Items of several parts, whose results their kernel folds.
+
+// partsPerItem is how many parts an item of this step has: see [Options.Fold].
+//
+// Costs are in keys: the time in which a block walks one key of a KV head. With M blocks,
+// of W keys in n items of which the heaviest has h, the step takes
+//
+//	max(h, ceil(n / M) (W / n), W / M + h / 8)
+//
+// for its keys, by the heaviest item alone, by rounds of even items or by an even share
+// with what the end of the heaviest leaves idle; and each item 2 for each of its rows, the
+// partial results that are written and read again, of which a block has its share.
+func (b *Builder) partsPerItem(o *Options) int32 {
+	if o.PartsPerItem > 0 {
+		return int32(o.PartsPerItem)
+	}
+	if o.MaxItems == 0 {
+		return 1 // nobody says how many blocks there are
+	}
+	b.keys = resize(b.keys, len(b.parts))
+	all := 0
+	for i, p := range b.parts {
+		b.keys[i] = p.keys
+		all += int(p.keys)
+	}
+	blocks := float64(o.MaxItems)
+	best, least := int32(1), 0.0
+	for level := 0; ; level++ {
+		items, heaviest, rows, last := b.joinPairs(o, level)
+		rounds := float64((items + o.MaxItems - 1) / o.MaxItems)
+		most := float64(heaviest)
+		walk := max(most, float64(all)/blocks+most/8)
+		cost := max(walk, rounds*float64(all)/float64(max(1, items))) + float64(2*rows)/blocks
+		if level == 0 || cost < least {
+			best, least = 1<<level, cost
+		}
+		if last || least <= walk { // more parts make the heaviest item no lighter
+			return best
+		}
+	}
+}
+
+// joinPairs goes on to items of 2^level parts. b.keys has the keys of those of half as
+// many, in the places of the first parts of each tile; at level 0 there is nothing to join.
+// It returns how many items there are, the keys of the heaviest, the rows of all, and
+// whether all have all that they can.
+func (b *Builder) joinPairs(o *Options, level int) (items int, heaviest int32, rows int, last bool) {
+	first := int32(0)
+	last = true
+	for i := range b.tiles {
+		t := &b.tiles[i]
+		keys, left := b.keys[first:first+t.parts], t.parts
+		first += t.parts
+		if t.folds() && level > 0 {
+			before := (t.parts + 1<<(level-1) - 1) >> (level - 1)
+			left = (before + 1) / 2
+			for j := range before / 2 {
+				keys[j] = keys[2*j] + keys[2*j+1]
+			}
+			if before%2 != 0 {
+				keys[left-1] = keys[before-1]
+			}
+		}
+		for _, k := range keys[:left] {
+			heaviest = max(heaviest, k)
+		}
+		last = last && (left == 1 || !t.folds())
+		items += int(left)
+		rows += int(left) * min(o.Rows, int(t.count)*o.Group)
+	}
+	return items, heaviest, rows, last
+}
+
+// folds says whether items may have several of the tile's parts. The partial results of
+// shared decode come before those of the parts, so that these are no whole groups of all.
+func (t *tile) folds() bool { return t.parts > 1 && t.shared == 0 }
+
+// fold puts the parts of the tiles into items of perItem, and returns the slots that the
+// kernel folds them by: see [abi.Item].
+func (b *Builder) fold(perItem int32) (scratch int) {
+	at, from := int32(0), int32(0)
+	for i := range b.tiles {
+		t := &b.tiles[i]
+		parts := b.parts[from : from+t.parts]
+		from += t.parts
+		if !t.folds() {
+			at += int32(copy(b.parts[at:], parts))
+			continue
+		}
+		t.items = 0
+		for begin := int32(0); begin < t.parts; begin += perItem {
+			of := parts[begin:min(begin+perItem, t.parts)]
+			item := part{end: of[len(of)-1].end}
+			for _, p := range of {
+				item.keys += p.keys
+			}
+			b.parts[at] = item
+			at++
+			t.items++
+			scratch += int(t.count) * foldLevels(int32(len(of)))
+		}
+		if t.items == 1 {
+			b.addSlots(t.begin, t.count, 0)
+		} else {
+			b.addSlots(t.begin, t.count, t.items)
+		}
+	}
+	b.parts = b.parts[:at]
+	return scratch
+}
+
+// foldLevels is the results that wait for others while so many parts are folded: the
+// logarithm of parts, rounded up.
+func foldLevels(parts int32) int { return bits.Len32(uint32(parts - 1)) }
