@@ -180,9 +180,9 @@ static_assert(KGEN_OFFSET(AppendParams, v_token_stride) == 60, "AppendParams.v_t
 static_assert(KGEN_OFFSET(AppendParams, kv_heads) == 64, "AppendParams.kv_heads: offset");
 static_assert(KGEN_OFFSET(AppendParams, tokens) == 68, "AppendParams.tokens: offset");
 
-// MergeParams launches merge: partial results of the splits to outputs.
-// The grid is (tokens, ceil(query heads / warps)); a token with no slots is
-// left as it is.
+// MergeParams launches merge: partial results of the splits to outputs, which uses the
+// partial results up. The grid is (tokens, ceil(query heads / warps)); a token with no
+// slots is left as it is.
 struct MergeParams {
   void* partial_out;         // float32 [slots][query heads][v head dim]; merge may leave other numbers there
   void* partial_lse;         // float32 [slots][query heads], base 2, scores scaled; likewise

@@ -27,6 +27,7 @@ type benchCommand struct {
 	Against  []string `placeholder:"B" help:"Time baselines too: copies, raw, torch, or all." predictor:"baseline"`
 	Encoding string   `placeholder:"E" help:"An encoding in place of the spec's: segment, raw or baked." predictor:"encoding"`
 	Fixed    bool     `name:"fixed-shares" help:"Give each block of family sm90 its share of the work from the start, not what comes next when it is done."`
+	Parts    int      `placeholder:"N" help:"Give each item of family sm90 up to so many parts of a sequence, a power of two, not as many as are expected to be the fastest."`
 	Clean    bool     `help:"Leave the L2 cache full of what was read, not of what was written and must be written back first."`
 	Repeats  int      `default:"20" placeholder:"N" help:"Timed launches of a case (default: 20)."`
 	Seed     uint64   `default:"1" placeholder:"S" help:"Of pages, offsets and values (default: 1)."`
@@ -180,6 +181,9 @@ func (c *benchCommand) measure(ctx context.Context, a *app) (_ bench.Report, err
 	if c.Repeats < 1 || c.Read < 0 || c.Product < 0 {
 		return bench.Report{}, usagef("--repeats, --read and --product are positive numbers")
 	}
+	if c.Parts < 0 || c.Parts&(c.Parts-1) != 0 {
+		return bench.Report{}, usagef("--parts is %d, want a power of two", c.Parts)
+	}
 	if _, err := plannable([]spec.Spec{s}); err != nil { // a spec that can't be planned, before a device is opened
 		return bench.Report{}, err
 	}
@@ -232,7 +236,7 @@ func (m *measurement) run(ctx context.Context, cases []bench.Case, against []bas
 	if err != nil {
 		return bench.Report{}, err
 	}
-	o := bench.Options{Repeats: m.command.Repeats, Seed: m.command.Seed, FixedShares: m.command.Fixed}
+	o := bench.Options{Repeats: m.command.Repeats, Seed: m.command.Seed, FixedShares: m.command.Fixed, PartsPerItem: m.command.Parts}
 	report := bench.NewReport(m.spec, m.dev.Info(), o)
 	report.Kgen, report.Date = version, time.Now().UTC().Truncate(time.Second)
 	report.Command = strings.Join(append([]string{"kgen"}, m.app.args...), " ")

@@ -69,6 +69,10 @@ type Options struct {
 	// in place of what is next when it comes to the end of what it has.
 	FixedShares bool
 
+	// PartsPerItem is how many parts an item has for kernels that fold them; 0: as many as
+	// package schedule chooses.
+	PartsPerItem int
+
 	Against []Baseline // timed on each case right after it
 
 	// Progress, where set, is called before each case and after the last.
@@ -89,8 +93,9 @@ type Row struct {
 	PlainBytes float64       `json:"plain_bytes"` // the same if every sequence reads all that it holds
 	ReadBytes  float64       `json:"read_bytes"`  // the same as the work lists have it
 	Operations float64       `json:"operations"`
-	SplitCount int           `json:"splits"`     // of a sequence
-	Items      int           `json:"work_items"` // for each KV head
+	SplitCount int           `json:"splits"`          // of a sequence: items of each of its tiles
+	Items      int           `json:"work_items"`      // for each KV head
+	Parts      int           `json:"parts,omitempty"` // of an item, at most
 
 	Regret  *float64 `json:"regret,omitempty"`  // Median over that of the best plan known, less 1; null without a tuned table
 	Against []Peer   `json:"against,omitempty"` // in the order of the baselines
@@ -135,7 +140,7 @@ func runCase(ctx context.Context, t *timer, s spec.Spec, k Kernels, c Case, o Op
 	if err != nil {
 		return nil, err
 	}
-	p.FixedShares = o.FixedShares
+	p.FixedShares, p.PartsPerItem = o.FixedShares, o.PartsPerItem
 	defer p.Free()
 	st, err := p.attend(k, s, p.layout.Sequences, p.cache)
 	if err != nil {
@@ -196,7 +201,7 @@ func (p *Problem) row(st *step, method string, o Options) Row {
 		kind = spec.SharedDecode
 	}
 	row := Row{
-		Case: p.c.String(), Plan: st.plan(kind), SplitCount: st.splits, Items: st.items,
+		Case: p.c.String(), Plan: st.plan(kind), SplitCount: st.splits, Items: st.items, Parts: st.parts,
 		Bytes: p.c.bytes(m, float64(unique)), PlainBytes: p.c.bytes(m, float64(read)), ReadBytes: p.c.bytes(m, float64(read)-st.saved),
 		Operations: p.c.operations(m, p.spec.Masks.Causal, float64(read)),
 	}

@@ -41,6 +41,7 @@ type Report struct {
 	Repeats  int       `json:"repeats"`
 	Seed     uint64    `json:"seed"`
 	Fixed    bool      `json:"fixed_shares,omitempty"` // blocks had their shares of the work from the start
+	Parts    int       `json:"parts,omitempty"`        // of an item, as asked for; 0: as many as were expected to be the fastest
 	Clean    bool      `json:"clean_l2,omitempty"`     // the L2 cache was full of what had been read, not written
 	Ceilings *Ceilings `json:"ceilings,omitempty"`
 	Rows     []Row     `json:"rows"`
@@ -54,7 +55,7 @@ func NewReport(s spec.Spec, device cuda.Info, o Options) Report {
 		Encoding: s.Cache.Encoding, PageSize: s.Cache.PageSize, Layout: s.Cache.Layout,
 		Device: device.Name, Driver: device.Driver, Compute: fmt.Sprintf("%d.%d", device.Major, device.Minor),
 		Multiprocessors: device.Multiprocessors, L2Bytes: device.L2Bytes, MemoryBytes: device.MemoryBytes,
-		Repeats: o.Repeats, Seed: o.Seed, Fixed: o.FixedShares, Rows: []Row{},
+		Repeats: o.Repeats, Seed: o.Seed, Fixed: o.FixedShares, Parts: o.PartsPerItem, Rows: []Row{},
 	}
 }
 
@@ -218,6 +219,9 @@ func (r Report) About() []string {
 	}
 	if r.Fixed {
 		cold += ", each block's share of the work fixed from the start"
+	}
+	if r.Parts > 0 {
+		cold += fmt.Sprintf(", up to %d parts in an item", r.Parts)
 	}
 	return append(lines, fmt.Sprintf("Medians of %d launches of a replayed graph with %s, merge included; ± is half of what lies between the 10th and the 90th percentile", r.Repeats, cold))
 }

@@ -29,7 +29,8 @@ type Problem struct {
 	maps   []*kernel.CacheMaps
 	side   *cuda.Side // of decode, beside shared decode; nil until it is wanted
 
-	FixedShares bool // see Options
+	FixedShares  bool // see Options
+	PartsPerItem int  // likewise
 }
 
 // cache is pages of K and V.
@@ -128,27 +129,31 @@ type step struct {
 	side    *cuda.Side       // that attend is then launched on
 	merge   abi.MergeParams
 	splits  int     // of a sequence, in the mean
+	parts   int     // of an item, at most
 	items   int     // of all launches
 	saved   float64 // tokens of KV that are not read again
 }
 
 // attend builds the work lists of sequences whose KV is in a cache.
 func (p *Problem) attend(k Kernels, s spec.Spec, sequences []schedule.Sequence, c cache) (*step, error) {
-	lists, err := schedule.Build(sequences, scheduleOptions(k, s, p.c))
+	lists, err := schedule.Build(sequences, p.scheduleOptions(k, s))
 	if err != nil {
 		return nil, err
 	}
 	return p.step(k, s, lists, c)
 }
 
-// scheduleOptions are those of the kernel for a case.
-func scheduleOptions(k Kernels, s spec.Spec, c Case) schedule.Options {
-	how := k.choose(c)
+// scheduleOptions are those of the kernel for the case.
+func (p *Problem) scheduleOptions(k Kernels, s spec.Spec) schedule.Options {
+	how := k.choose(p.c)
 	o := schedule.Options{
 		Rows: how.Rows, Group: s.Model.Group(), Causal: s.Masks.Causal,
 		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize,
 	}
-	if c.Kind != spec.Prefill {
+	if how.Folds {
+		o.Fold, o.PartsPerItem = true, p.PartsPerItem
+	}
+	if p.c.Kind != spec.Prefill {
 		o = o.FillBy(how.Blocks, s.Model.KVHeads, how.Tokens)
 	}
 	return o
@@ -157,7 +162,7 @@ func scheduleOptions(k Kernels, s spec.Spec, c Case) schedule.Options {
 // attendShared is attend by shared decode and, for what it leaves, decode.
 func (p *Problem) attendShared(k Kernels, bitwise bool) (*step, error) {
 	tile := k.Tiles[spec.SharedDecode]
-	lists, err := new(schedule.SharedBuilder).Build(p.layout.Sequences, scheduleOptions(k, p.spec, p.c), schedule.SharedOptions{
+	lists, err := new(schedule.SharedBuilder).Build(p.layout.Sequences, p.scheduleOptions(k, p.spec), schedule.SharedOptions{
 		Rows: tile.Rows, Keys: tile.Keys, Blocks: k.Blocks(abi.KindSharedDecode), KVHeads: p.spec.Model.KVHeads, Bitwise: bitwise,
 	})
 	if err != nil {
@@ -197,7 +202,7 @@ func (p *Problem) counter() abi.DevicePtr {
 func (p *Problem) step(k Kernels, s spec.Spec, lists schedule.Lists, c cache) (*step, error) {
 	m := s.Model
 	score, query := s.Rope.ScoreFactors(m.HeadDim)
-	st := &step{kernels: k, kind: p.c.Kind, choice: k.choose(p.c), items: len(lists.Items), splits: max(1, lists.Slots/p.tokens)}
+	st := &step{kernels: k, kind: p.c.Kind, choice: k.choose(p.c), items: len(lists.Items), splits: max(1, lists.Merged()/p.tokens), parts: lists.PartsPerItem}
 	st.attend = abi.AttendParams{
 		Q: p.q, KCache: c.keys, VCache: c.values, Out: p.out,
 		PartialOut: p.alloc(4 * int64(lists.Slots) * int64(m.QueryHeads*m.VHeadDim)),
@@ -219,7 +224,7 @@ func (p *Problem) step(k Kernels, s spec.Spec, lists schedule.Lists, c cache) (*
 		PageCount:      int32(c.entries),
 		Counter:        p.counter(),
 	}
-	if lists.Slots > 0 {
+	if lists.Merged() > 0 {
 		st.merge = abi.MergeParams{
 			PartialOut: st.attend.PartialOut, PartialLSE: st.attend.PartialLSE, Out: st.attend.Out, SinkLogits: st.attend.SinkLogits,
 			SlotBegin: p.upload(lists.SlotBegin), OutTokenStride: st.attend.OutTokenStride, QHeads: int32(m.QueryHeads), Tokens: int32(p.tokens),

@@ -81,6 +81,7 @@ func (b *bench) rawBits(ctx context.Context, memory *arena, c *attendCase, raw o
 	if err := run.append(ctx); err != nil {
 		return false, err
 	}
+	run.readsPartials = c.kind == spec.SharedDecode
 	rotated, err := run.launch(ctx, c.everySequence())
 	if err != nil {
 		return false, err

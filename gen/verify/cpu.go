@@ -15,10 +15,11 @@ func CPU(dev *cpu.Device) Provider {
 		if err != nil {
 			return Kernels{}, err
 		}
-		k := Kernels{Launcher: set, Tiles: map[spec.Kind]spec.Tile{}}
+		k := Kernels{Launcher: set, Tiles: map[spec.Kind]spec.Tile{}, Folds: map[spec.Kind]bool{}}
 		for _, kind := range spec.TiledKinds {
 			rows, keys := set.Tile(abi.Kind(kind))
 			k.Tiles[kind] = spec.Tile{Rows: rows, Keys: keys}
+			k.Folds[kind] = true
 		}
 		return k, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"math"
+	"math/rand/v2"
 
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
@@ -24,7 +25,9 @@ type attendRun struct {
 	q, k, v, table, positions, sinkLogits *buffer
 	out, lse                              *buffer
 
-	fixedShares bool // blocks get no counter to take work by
+	fixedShares   bool // blocks get no counter to take work by
+	partsPerItem  int  // see schedule.Options; for kernels that fold them
+	readsPartials bool // before merge, which may use them up
 
 	maps, ownMaps kernel.CacheMaps // of the case's kind, and of decode beside shared_decode
 }
@@ -82,22 +85,30 @@ func (r *attendRun) mapCache() error {
 }
 
 // twice runs all sequences two times, for the same bits: first with blocks that take
-// work as they get to it, then with shares that are fixed.
+// work as they get to it, then with shares that are fixed, and with parts in other groups.
 func (r *attendRun) twice(ctx context.Context) (outputs, error) {
+	rng := rand.New(rand.NewPCG(r.c.layoutSeed, 2))
+	groups := []int{1, 2, 4, 64, 0} // 0: as package schedule chooses
+	i := rng.IntN(len(groups))
+	j := (i + 1 + rng.IntN(len(groups)-1)) % len(groups)
+	r.partsPerItem = groups[i]
 	first, err := r.launch(ctx, r.c.everySequence())
 	if err != nil {
 		return outputs{}, err
 	}
-	r.fixedShares = true
+	r.fixedShares, r.readsPartials, r.partsPerItem = true, r.c.kind == spec.SharedDecode, groups[j]
 	second, err := r.launch(ctx, r.c.everySequence())
-	r.fixedShares = false
+	r.fixedShares, r.readsPartials = false, false
 	if err != nil {
 		return outputs{}, err
 	}
 	if !bytes.Equal(first.out, second.out) || !bytes.Equal(first.lse, second.lse) {
+		if r.kernels.Folds[r.c.kind] {
+			return outputs{}, wrongf("two runs gave different bits, with PartsPerItem %d and %d of schedule.Options", groups[i], groups[j])
+		}
 		return outputs{}, wrongf("two runs gave different bits")
 	}
-	return first, nil
+	return second, nil
 }
 
 // launch runs some of the sequences.
@@ -117,6 +128,7 @@ func (r *attendRun) launch(ctx context.Context, which []int) (outputs, error) {
 			return outputs{}, err
 		}
 	}
+	merged := lists.Merged()
 	m := batch{arena: r.memory}
 	items := m.upload("items", lists.Items)
 	runs := m.upload("runs", lists.Runs)
@@ -168,7 +180,14 @@ func (r *attendRun) launch(ctx context.Context, which []int) (outputs, error) {
 			return outputs{}, wrongf("launch decode: %w", err)
 		}
 	}
-	if lists.Slots > 0 {
+	var partials []byte
+	if r.readsPartials {
+		var err error
+		if partials, err = r.partials(ctx, shared.members, lists.Slots, partialOut, partialLSE); err != nil {
+			return outputs{}, err
+		}
+	}
+	if merged > 0 {
 		err := r.kernels.Merge(0, abi.MergeParams{
 			PartialOut: partialOut.ptr, PartialLSE: partialLSE.ptr, Out: r.out.ptr, LSE: r.lse.pointer(),
 			SlotBegin: slotBegin.ptr, SinkLogits: r.sinkLogits.pointer(),
@@ -186,27 +205,43 @@ func (r *attendRun) launch(ctx context.Context, which []int) (outputs, error) {
 			return outputs{}, err
 		}
 	}
-	var partials []byte
 	for _, partial := range []*buffer{partialOut, partialLSE} {
 		data, err := partial.download()
 		if err != nil {
 			return outputs{}, err
 		}
-		if lists.Slots == 0 {
+		if merged == 0 {
 			continue
 		}
+		data = data[:len(data)/lists.Slots*merged] // what is behind is the kernel's own
 		if i := unwritten(data, 4); i >= 0 {
 			return outputs{}, wrongf("%s: element %d of %d was not written", partial.name, i, len(data)/4)
-		}
-		for _, member := range shared.members {
-			if n := len(data) / lists.Slots; member.Slot >= 0 {
-				partials = append(partials, data[n*int(member.Slot):][:n]...)
-			}
 		}
 	}
 	o, err := r.collect(which)
 	o.partials = partials
 	return o, err
+}
+
+// partials is the results of members in so many slots, once they are there.
+func (r *attendRun) partials(ctx context.Context, members []abi.Member, slots int, buffers ...*buffer) ([]byte, error) {
+	if err := r.bench.dev.Synchronize(ctx, 0); err != nil {
+		return nil, wrongf("run: %w", err)
+	}
+	var partials []byte
+	for _, b := range buffers {
+		data, err := b.download()
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range members {
+			if m.Slot >= 0 {
+				n := len(data) / slots
+				partials = append(partials, data[n*int(m.Slot):][:n]...)
+			}
+		}
+	}
+	return partials, nil
 }
 
 // lists schedules some of the sequences and puts items that do nothing between
@@ -223,11 +258,15 @@ func (r *attendRun) lists(which []int) (schedule.Lists, error) {
 
 func (r *attendRun) scheduleOptions(kind spec.Kind) schedule.Options {
 	c, s := r.c, r.bench.spec
-	return schedule.Options{
+	o := schedule.Options{
 		Rows: r.kernels.Tiles[kind].Rows, Group: s.Model.Group(), Causal: s.Masks.Causal,
 		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition,
 		SplitTokens: c.splitTokens, MaxItems: c.maxItems, PageSize: s.Cache.PageSize,
 	}
+	if r.kernels.Folds[kind] {
+		o.Fold, o.PartsPerItem = true, r.partsPerItem
+	}
+	return o
 }
 
 // collect downloads the outputs. The rows of the given sequences must be

@@ -49,6 +49,8 @@ type Kernels struct {
 
 	// Orders names what, besides a kind's tile, the order of its additions follows from.
 	Orders map[spec.Kind]string
+
+	Folds map[spec.Kind]bool // kinds that take items of several parts
 }
 
 // Provider builds and loads the kernels of a spec, at least those of s.Kinds. A

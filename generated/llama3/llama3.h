@@ -357,9 +357,9 @@ KGEN_STATIC_ASSERT(offsetof(KgenAppendParams, v_token_stride) == 60, "KgenAppend
 KGEN_STATIC_ASSERT(offsetof(KgenAppendParams, kv_heads) == 64, "KgenAppendParams.kv_heads: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenAppendParams, tokens) == 68, "KgenAppendParams.tokens: offset");
 
-// KgenMergeParams launches merge: partial results of the splits to outputs.
-// The grid is (tokens, ceil(query heads / warps)); a token with no slots is
-// left as it is.
+// KgenMergeParams launches merge: partial results of the splits to outputs, which uses the
+// partial results up. The grid is (tokens, ceil(query heads / warps)); a token with no
+// slots is left as it is.
 typedef struct KgenMergeParams {
   uint64_t partial_out;      // float32 [slots][query heads][v head dim]; merge may leave other numbers there
   uint64_t partial_lse;      // float32 [slots][query heads], base 2, scores scaled; likewise

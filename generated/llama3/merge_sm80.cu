@@ -185,9 +185,9 @@ __device__ __forceinline__ float4 as_floats(uint4 x) {
 
 namespace kgen {
 
-// MergeParams launches merge: partial results of the splits to outputs.
-// The grid is (tokens, ceil(query heads / warps)); a token with no slots is
-// left as it is.
+// MergeParams launches merge: partial results of the splits to outputs, which uses the
+// partial results up. The grid is (tokens, ceil(query heads / warps)); a token with no
+// slots is left as it is.
 struct MergeParams {
   void* partial_out;         // float32 [slots][query heads][v head dim]; merge may leave other numbers there
   void* partial_lse;         // float32 [slots][query heads], base 2, scores scaled; likewise

@@ -161,9 +161,9 @@ type AppendParams struct {
 	Tokens       int32 // grid size
 }
 
-// MergeParams launches merge: partial results of the splits to outputs.
-// The grid is (tokens, ceil(query heads / warps)); a token with no slots is
-// left as it is.
+// MergeParams launches merge: partial results of the splits to outputs, which uses the
+// partial results up. The grid is (tokens, ceil(query heads / warps)); a token with no
+// slots is left as it is.
 type MergeParams struct {
 	PartialOut DevicePtr // float32 [slots][query heads][v head dim]; merge may leave other numbers there
 	PartialLSE DevicePtr // float32 [slots][query heads], base 2, scores scaled; likewise

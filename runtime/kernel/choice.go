@@ -30,13 +30,17 @@ type Rule struct {
 // results in any batch.
 type Choice struct {
 	Kind       abi.Kind
-	Index      int // in Choices
-	Rows, Keys int // of a tile
-	Blocks     int // that a sequence alone is cut for: schedule.Options.FillBy
-	Tokens     int // of the smallest part, likewise
+	Index      int  // in Choices
+	Rows, Keys int  // of a tile
+	Blocks     int  // that a sequence alone is cut for: schedule.Options.FillBy
+	Tokens     int  // of the smallest part, likewise
+	Folds      bool // it takes items of several parts: schedule.Options.Fold
 
 	kernel *loaded
 }
+
+// Folds says whether kernels of a family take items of several parts.
+func Folds(family string) bool { return family == "sm90" }
 
 // Plan is the tile of the choice's kernel, such as r16k64s4w8; "" of the zero Choice.
 func (c Choice) Plan() string {
@@ -152,7 +156,7 @@ func (s *Set) route(rules []Rule, tuned map[string]*loaded) {
 
 func (s *Set) addRoute(rule Rule, l *loaded) {
 	r := route{query: rule.Query, keys: rule.Keys, choice: Choice{
-		Kind: rule.Kind, Rows: l.artifact.Rows, Keys: l.artifact.Keys, Blocks: s.blocks(l), Tokens: rule.Tokens, kernel: l,
+		Kind: rule.Kind, Rows: l.artifact.Rows, Keys: l.artifact.Keys, Blocks: s.blocks(l), Tokens: rule.Tokens, Folds: Folds(l.artifact.Family), kernel: l,
 	}}
 	if r.query == 0 {
 		r.query = anyLength

@@ -81,7 +81,7 @@ func scheduleOptions(m Model, kind int, c kernel.Choice) schedule.Options {
 	}
 	o := schedule.Options{
 		Rows: c.Rows, Group: m.Group, Causal: m.Causal, Window: m.Window, SinkTokens: m.SinkTokens,
-		MaxPosition: m.maxPosition(), PageSize: m.PageSize,
+		MaxPosition: m.maxPosition(), PageSize: m.PageSize, Fold: c.Folds,
 	}
 	if kind != prefill {
 		o = o.FillBy(c.Blocks, m.KVHeads, c.Tokens)

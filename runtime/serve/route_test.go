@@ -1,6 +1,7 @@
 package serve_test
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -14,19 +15,22 @@ import (
 )
 
 // tuned is kernels with two choices for extend, of which short blocks of query tokens
-// over few keys get the first. They differ in how sequences are cut.
+// over few keys get the first. They differ in how sequences are cut, and may take items
+// of several parts.
 type tuned struct {
 	serve.Kernels
 	more     int // further choices, that no sequence gets
+	folds    bool
+	items    *int32 // launched so far; nil: nobody counts
 	launched map[kernel.Choice]int
 }
 
 func (k tuned) Choices(kind abi.Kind) []kernel.Choice {
 	rows, keys := k.Tile(kind)
-	all := []kernel.Choice{{Kind: kind, Rows: rows, Keys: keys, Blocks: 2, Tokens: 256}}
+	all := []kernel.Choice{{Kind: kind, Rows: rows, Keys: keys, Blocks: 2, Tokens: 256, Folds: k.folds}}
 	if kind == abi.KindExtend {
 		for i := range 1 + k.more {
-			all = append(all, kernel.Choice{Kind: kind, Index: 1 + i, Rows: rows, Keys: keys, Blocks: 16 + i, Tokens: 64})
+			all = append(all, kernel.Choice{Kind: kind, Index: 1 + i, Rows: rows, Keys: keys, Blocks: 16 + i, Tokens: 64, Folds: k.folds})
 		}
 	}
 	return all
@@ -42,6 +46,9 @@ func (k tuned) Choose(kind abi.Kind, query, keys int) kernel.Choice {
 
 func (k tuned) Attend(s cuda.Stream, c kernel.Choice, p abi.AttendParams) error {
 	k.launched[c]++
+	if k.items != nil {
+		*k.items += p.ItemCount
+	}
 	switch c.Kind {
 	case abi.KindPrefill:
 		return k.Prefill(s, p)
@@ -61,6 +68,7 @@ func TestSameBitsWithTunedKernels(t *testing.T) {
 	m := toy.Small()
 	dev := cpu.Open(cpu.Options{Workers: 2})
 	k := tuned{Kernels: unshared{cpuKernels(t, dev, m)}, launched: map[kernel.Choice]int{}}
+	k.folds = true
 	testSameBits(t, benchOf(t, dev, k, m, serve.Options{Pages: 6000, HostBytes: 1 << 30}))
 	for _, kind := range []abi.Kind{abi.KindPrefill, abi.KindExtend, abi.KindDecode} {
 		for _, c := range k.Choices(kind) {
@@ -111,6 +119,46 @@ func TestTunedStep(t *testing.T) {
 	}
 	if len(k.launched) != len(want) {
 		t.Errorf("launched %v, want %v", k.launched, want)
+	}
+}
+
+// Kernels that fold get fewer items, and a step has the same bits.
+func TestFoldedStep(t *testing.T) {
+	step := func(folds bool) (outs [][]byte, items int32) {
+		m := toy.Small()
+		dev := cpu.Open(cpu.Options{Workers: 2})
+		k := tuned{Kernels: unshared{cpuKernels(t, dev, m)}, launched: map[kernel.Choice]int{}, folds: folds, items: &items}
+		b := benchOf(t, dev, k, m, serve.Options{Pages: 2000})
+		var batch []serve.Entry
+		for range 5 {
+			s, err := b.Engine.Open(nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			batch = append(batch, serve.Entry{Sequence: s})
+		}
+		for _, n := range []int{600, 41} { // the first has one part a tile
+			var tokens []int32
+			for i := range batch {
+				batch[i].Tokens = n + i
+				tokens = append(tokens, toy.Document(uint64(i), n+i)...)
+			}
+			items = 0
+			var err error
+			if outs, err = b.Step(t.Context(), batch, tokens); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return outs, items
+	}
+	want, single := step(false)
+	got, folded := step(true)
+	if !reflect.DeepEqual(got, want) {
+		t.Error("other bits with items of several parts")
+	}
+	if folded >= single {
+		t.Errorf("%d items, %d of one part", folded, single)
 	}
 }
 

@@ -86,7 +86,7 @@ func (s *Step) prepare(a *addresses) {
 			KVHeads: int32(m.KVHeads), ItemCount: int32(len(g.lists.Items)), Scale: m.Scale, RopeScale: m.RopeScale,
 			RunCount: int32(runs), PageCount: int32(pages), Counter: at.counter,
 		}
-		if g.lists.Slots == 0 && w.fixed == nil {
+		if g.lists.Merged() == 0 && w.fixed == nil {
 			continue
 		}
 		if shared := &g.shared; len(shared.Items) > 0 {
