@@ -52,7 +52,7 @@ func TestChooseHeadDim256(t *testing.T) {
 		{seven, spec.Decode, "sm_90a", "sm90_r16k32s4w6", ""},
 		{values, spec.Extend, "sm_80", "sm80_r128k64s2w4", ""},
 		{values, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
-		{values, spec.Decode, "sm_90a", "sm90_r16k32s4w8", ""},
+		{values, spec.Decode, "sm_90a", "sm90_r16k64s3w7", ""},
 	} {
 		p, err := plan.Choose(wide(t, c.more), c.kind, c.target)
 		if err != nil {

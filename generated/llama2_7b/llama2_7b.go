@@ -21,7 +21,7 @@
 //	extend      extend_sm90_r128k128s2w12.cu
 //	extend      extend_sm80_r64k64s1w4.cu
 //	decode      decode_sm80_r16k16s2w4.cu
-//	decode      decode_sm90_r16k64s4w8.cu
+//	decode      decode_sm90_r16k64s3w7.cu
 //	shared_decode shared_decode_sm80_r128k64s1w4.cu
 //	shared_decode shared_decode_sm90_r128k128s2w12.cu
 //	merge       merge_sm80.cu
@@ -45,7 +45,7 @@ import (
 //go:embed extend_sm90_r128k128s2w12.cu
 //go:embed extend_sm80_r64k64s1w4.cu
 //go:embed decode_sm80_r16k16s2w4.cu
-//go:embed decode_sm90_r16k64s4w8.cu
+//go:embed decode_sm90_r16k64s3w7.cu
 //go:embed shared_decode_sm80_r128k64s1w4.cu
 //go:embed shared_decode_sm90_r128k128s2w12.cu
 //go:embed merge_sm80.cu
@@ -203,17 +203,17 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindDecode,
-				Entry:       "kgen_llama2_7b_decode_sm90_r16k64s4w8",
-				File:        "decode_sm90_r16k64s4w8.cu",
+				Entry:       "kgen_llama2_7b_decode_sm90_r16k64s3w7",
+				File:        "decode_sm90_r16k64s3w7.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
 				Rows:        16,
 				Keys:        64,
-				Stages:      4,
-				Warps:       8,
+				Stages:      3,
+				Warps:       7,
 				Group:       Group,
-				SharedBytes: 219136,
-				Source:      read("decode_sm90_r16k64s4w8.cu"),
+				SharedBytes: 168960,
+				Source:      read("decode_sm90_r16k64s3w7.cu"),
 			},
 			{
 				Kind:        abi.KindSharedDecode,

@@ -21,6 +21,7 @@
 //	extend      extend_sm90_r128k128s2w12.cu
 //	extend      extend_sm80_r64k64s1w4.cu
 //	decode      decode_sm80_r16k16s2w4.cu
+//	decode      decode_sm90_r16k64s3w7.cu
 //	decode      decode_sm90_r16k64s4w8.cu
 //	shared_decode shared_decode_sm80_r128k64s1w4.cu
 //	shared_decode shared_decode_sm90_r128k128s2w12.cu
@@ -45,6 +46,7 @@ import (
 //go:embed extend_sm90_r128k128s2w12.cu
 //go:embed extend_sm80_r64k64s1w4.cu
 //go:embed decode_sm80_r16k16s2w4.cu
+//go:embed decode_sm90_r16k64s3w7.cu
 //go:embed decode_sm90_r16k64s4w8.cu
 //go:embed shared_decode_sm80_r128k64s1w4.cu
 //go:embed shared_decode_sm90_r128k128s2w12.cu
@@ -203,10 +205,25 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindDecode,
+				Entry:       "kgen_llama3_decode_sm90_r16k64s3w7",
+				File:        "decode_sm90_r16k64s3w7.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Rows:        16,
+				Keys:        64,
+				Stages:      3,
+				Warps:       7,
+				Group:       Group,
+				SharedBytes: 168960,
+				Source:      read("decode_sm90_r16k64s3w7.cu"),
+			},
+			{
+				Kind:        abi.KindDecode,
 				Entry:       "kgen_llama3_decode_sm90_r16k64s4w8",
 				File:        "decode_sm90_r16k64s4w8.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
 				Rows:        16,
 				Keys:        64,
 				Stages:      4,
@@ -268,7 +285,9 @@ func Bundle() kernel.Bundle {
 			},
 		},
 		Tuned: []kernel.Tuned{
-			{Device: "NVIDIA H200", Rules: []kernel.Rule{}},
+			{Device: "NVIDIA H200", Rules: []kernel.Rule{
+				{Kind: abi.KindDecode, Entry: "kgen_llama3_decode_sm90_r16k64s4w8"},
+			}},
 			{Target: "sm_80", Rules: []kernel.Rule{
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm80_r64k64s1w4"},
 			}},

@@ -2240,7 +2240,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&free));
   };
 
-  rotate_first_queries<Config, consumer_threads>(params, shared, ptx::thread_index() - 128);
+  rotate_first_queries<Config, consumer_threads>(params, shared, ptx::thread_index());
   // See take_turn: the first turn is warpgroup 0's. (Not by pass_turn, which, kept for the
   // whole function, costs registers that there are not.)
   if (consumer_threads == 256 && warpgroup == 1) ptx::named_barrier_arrive(2, consumer_threads);
@@ -2290,7 +2290,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     auto take_values = [&](int tokens) {
       ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity);
       if (tokens >= keys) return;
-      clear_missing_values<consumer_threads>(shared.value[value.stage], tokens, ptx::thread_index() - 128);
+      clear_missing_values<consumer_threads>(shared.value[value.stage], tokens, ptx::thread_index());
       ptx::fence_async_shared();
       ptx::named_barrier_sync(1, consumer_threads);
     };
@@ -2422,23 +2422,26 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
 
   // The registers of three warpgroups, shared out by need. Two warpgroups have enough.
   constexpr int helper_registers = 96, consumer_registers = 200;
-  constexpr int copier_threads = 128 - rotator_threads<Config>;
-  if (thread < 128) {
-    if constexpr (consumers == 2) ptx::registers_give<helper_registers>();
-    if (thread >= copier_threads) {
-      rotate_queries<Config>(params, shared, thread - copier_threads);
-    } else if constexpr (copier_threads == 32) {
-      produce_keys_and_values<Config>(params, shared, thread);
-    } else if (thread < 32) {
-      KeyCopier<Config> keys = {params, shared, thread};
-      for_each_tile<Config, Config::stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, thread}, [&](const TileOfItem& t) { keys.copy(t); });
-    } else {
-      ValueCopier<Config> values = {params, shared, thread - 32};
-      for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, thread - 32}, [&](const TileOfItem& t) { values.copy(t); });
-    }
-  } else {
+  // Of warps that could go on a scheduler takes the first, and the consumers are what all
+  // others are there for.
+  constexpr int consumer_threads = 128 * consumers, copier_threads = 128 - rotator_threads<Config>;
+  if (thread < consumer_threads) {
     if constexpr (consumers == 2) ptx::registers_take<consumer_registers>();
-    consume<Config>(params, shared, thread / 128 - 1);
+    consume<Config>(params, shared, thread / 128);
+    return;
+  }
+  if constexpr (consumers == 2) ptx::registers_give<helper_registers>();
+  const int helper = thread - consumer_threads;
+  if (helper >= copier_threads) {
+    rotate_queries<Config>(params, shared, helper - copier_threads);
+  } else if constexpr (copier_threads == 32) {
+    produce_keys_and_values<Config>(params, shared, helper);
+  } else if (helper < 32) {
+    KeyCopier<Config> keys = {params, shared, helper};
+    for_each_tile<Config, Config::stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, helper}, [&](const TileOfItem& t) { keys.copy(t); });
+  } else {
+    ValueCopier<Config> values = {params, shared, helper - 32};
+    for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, helper - 32}, [&](const TileOfItem& t) { values.copy(t); });
   }
 }
 

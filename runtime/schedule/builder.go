@@ -51,7 +51,7 @@ func (b *Builder) Build(sequences []Sequence, o Options) (Lists, error) {
 	if err != nil {
 		return Lists{}, fmt.Errorf("schedule: %w", err)
 	}
-	b.readers.see(sequences)
+	b.readers.see(sequences, o.OnceTokens)
 	lists, err := b.build(sequences, nil, &o, tokens)
 	if err != nil {
 		return Lists{}, fmt.Errorf("schedule: %w", err)

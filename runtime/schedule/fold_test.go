@@ -2,6 +2,7 @@ package schedule_test
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"math/rand/v2"
 	"reflect"
@@ -194,7 +195,7 @@ func TestFoldBesideShared(t *testing.T) {
 
 // cost is what [schedule.Options] with Fold go by, once more, from lists.
 func cost(l schedule.Lists, o schedule.Options) float64 {
-	keys, heaviest, rows := 0, 0, 0
+	keys, heaviest, rows, merged := 0, 0, 0, 0.0
 	for _, item := range l.Items {
 		of := 0
 		for _, r := range l.Runs[item.RunBegin:item.RunEnd] {
@@ -203,11 +204,18 @@ func cost(l schedule.Lists, o schedule.Options) float64 {
 		keys += of
 		heaviest = max(heaviest, of)
 		rows += min(o.Rows, int(item.QCount)*o.Group)
+		if item.Slot != abi.Final { // each of a tile's SlotStride items
+			merged += float64(min(o.Rows, int(item.QCount)*o.Group)) / float64(item.SlotStride)
+		}
 	}
 	n, blocks := len(l.Items), float64(o.MaxItems)
 	rounds := float64((n + o.MaxItems - 1) / o.MaxItems)
 	walk := max(float64(heaviest), rounds*float64(keys)/float64(max(1, n)), float64(keys)/blocks+float64(heaviest)/8)
-	return walk + float64(2*rows)/blocks
+	all := walk + (float64(2*rows)+6*math.Round(merged))/blocks
+	if merged > 0 {
+		all += 128
+	}
+	return all
 }
 
 // What is chosen has the least cost of all, with the fewest parts.
@@ -249,11 +257,11 @@ func TestPartsPerItem(t *testing.T) {
 		{"decode 8k", 16, 64, 1, 1, 8192, 1, 16},
 		{"decode 8 x 8k", 16, 64, 8, 1, 8192, 1, 128},
 		{"decode 32 x 8k", 16, 64, 32, 1, 8192, 2, 256},
-		{"decode 128 x 4k", 16, 64, 128, 1, 4096, 4, 512},
+		{"decode 128 x 4k", 16, 64, 128, 1, 4096, 16, 128},
 		{"extend 64 over 8k", 128, 128, 1, 64, 8192, 1, 16},
 		{"extend 64 over 128k", 128, 128, 1, 64, 131072, 1, 16},
 		{"extend 256 over 16k", 128, 128, 1, 256, 16384, 1, 16},
-		{"extend 8 x 64 over 8k", 128, 128, 8, 64, 8192, 4, 32},
+		{"extend 8 x 64 over 8k", 128, 128, 8, 64, 8192, 8, 16},
 		{"extend 4 x 512 over 8k", 128, 128, 4, 512, 8192, 1, 64},
 		{"extend 32 x 64 over 8k", 128, 128, 32, 64, 8192, 8, 64},
 	} {

@@ -7,22 +7,26 @@ type readers struct {
 	repeated []uint32 // by Segment.Page: the last step in which it came again
 	step     uint32
 	none     bool // no page of this step did
+	many     bool // too many tokens for this to be of use
 }
 
 // knownPages bounds the memory of readers: what lies behind so many pages of the table is
 // taken to have others.
 const knownPages = 1 << 24
 
-// see takes in the sequences of a step, which need not have been checked.
-func (r *readers) see(sequences []Sequence) {
+// see takes in the sequences of a step, which need not have been checked; of more than so
+// many tokens it says that all have others. 0: no limit.
+func (r *readers) see(sequences []Sequence, most int) {
 	if r.step++; r.step == 0 {
 		clear(r.repeated[:cap(r.repeated)])
 		r.step = 1
 	}
 	next := int32(0) // behind the pages so far
+	tokens := 0
 	r.none = true
 	for i := range sequences {
 		for j := range sequences[i].Segments {
+			tokens += int(sequences[i].Segments[j].Tokens)
 			switch page := sequences[i].Segments[j].Page; {
 			case page >= next:
 				next = min(page, knownPages) + 1
@@ -35,9 +39,10 @@ func (r *readers) see(sequences []Sequence) {
 			}
 		}
 	}
+	r.many = most > 0 && tokens > most
 }
 
 // one is whether no other segment of the step has the pages of this.
 func (r *readers) one(s *Segment) bool {
-	return s.Page < knownPages && (r.none || int(s.Page) >= len(r.repeated) || r.repeated[s.Page] != r.step)
+	return !r.many && s.Page < knownPages && (r.none || int(s.Page) >= len(r.repeated) || r.repeated[s.Page] != r.step)
 }

@@ -80,3 +80,24 @@ func TestOnce(t *testing.T) {
 		}
 	}
 }
+
+// A step of more tokens than OnceTokens says Once of nothing.
+func TestOnceTokens(t *testing.T) {
+	sequence := schedule.Sequence{Positions: make([]int32, 1), Segments: []schedule.Segment{{Page: 0, Tokens: 64}, {Page: 4, Tokens: 100, Offset: 64}}}
+	options := schedule.Options{Rows: 16, Group: 4, MaxPosition: 1 << 20}
+	for _, c := range []struct {
+		cache      int64
+		tokenBytes int
+		want       int32
+	}{{0, 4096, 1}, {82 * 4096 / 4, 4096, 1}, {81 * 4096 / 4, 4096, 0}} {
+		lists, err := schedule.Build([]schedule.Sequence{sequence}, options.Cache(c.cache, c.tokenBytes))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range lists.Runs {
+			if r.Once != c.want {
+				t.Errorf("a cache of %d bytes: Once %d, want %d", c.cache, r.Once, c.want)
+			}
+		}
+	}
+}

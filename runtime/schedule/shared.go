@@ -118,7 +118,7 @@ func (b *SharedBuilder) build(sequences []Sequence, o *Options, s *SharedOptions
 		return SharedLists{}, err
 	}
 	b.place(s)
-	b.decode.readers.see(sequences)
+	b.decode.readers.see(sequences, o.OnceTokens)
 	var lists SharedLists
 	if len(b.bundles) > 0 {
 		sequences = b.divide(sequences)
