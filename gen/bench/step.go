@@ -156,7 +156,7 @@ func (p *Problem) scheduleOptions(k Kernels, s spec.Spec) schedule.Options {
 	if p.c.Kind != spec.Prefill {
 		o = o.FillBy(how.Blocks, s.Model.KVHeads, how.Tokens)
 	}
-	return o
+	return o.Cache(p.dev.Info().L2Bytes, 2*s.Model.KVHeads*(s.Model.HeadDim+s.Model.VHeadDim))
 }
 
 // attendShared is attend by shared decode and, for what it leaves, decode.

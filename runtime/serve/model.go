@@ -129,6 +129,9 @@ func (m Model) shape() kvcache.Shape {
 	}
 }
 
+// tokenBytes is a token's KV in one layer.
+func (m Model) tokenBytes() int { return 2 * m.KVHeads * (m.HeadDim + m.VHeadDim) }
+
 func (m Model) check() error {
 	var errs []error
 	if m.Group < 1 || m.Group > 1<<16 {

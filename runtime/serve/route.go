@@ -57,7 +57,7 @@ func newRoutes(m Model, k Kernels, device cuda.Info) (routes, error) {
 			return routes{}, fmt.Errorf("%d kernels of %s; an engine takes %d: tune with fewer choices", len(choices), kind, mostChoices)
 		}
 		for _, c := range choices {
-			r.all = append(r.all, route{i, c, scheduleOptions(m, i, c)})
+			r.all = append(r.all, route{i, c, scheduleOptions(m, i, c).Cache(device.L2Bytes, m.tokenBytes())})
 		}
 	}
 	return r, nil
