@@ -67,6 +67,27 @@ var mutationsSM90 = []mutation{
 	{"decode: the last item merged before all is there", spec.Decode, spec.Segment,
 		"ptx::barrier_wait(ptx::shared_address(&shared.result_full[result.stage]), result.parity);\n      merge_warps", "merge_warps", false},
 	{"decode: the last item merged by one warp's share", spec.Decode, spec.Segment, "scale_log2, warp, consumers, lane);", "scale_log2, 0, consumers, lane);", false},
+
+	// Items of several parts.
+	{"parts that are not told apart", spec.Extend, spec.Segment, "run.ends_part != 0 && tile.begin", "false && tile.begin", false},
+	{"a part that ends with the first tile of its last run", spec.Extend, spec.Segment, " && tile.begin + Config::keys >= tile.end", remove, false},
+	{"a part's softmax goes on in the next", spec.Extend, spec.Segment, "if (ends_part) softmax.clear();", remove, false},
+	{"a part's outputs go on in the next", spec.Extend, spec.Segment, "++part.number;\n          output.clear();", "++part.number;", false},
+	{"parts that are not counted", spec.Extend, spec.Segment, "++part.number;", remove, false},
+	{"parts all of one weight", spec.Extend, spec.Segment, "ptx::exp2_approx(before - maximum)", "1.f", false},
+	{"a part before the last folded as the last", spec.Extend, spec.Segment, "last ? number : number & ~(number + 1)", "number", false},
+	{"the last part folded as one before it", spec.Extend, spec.Segment, "last ? number : number & ~(number + 1)", "number & ~(number + 1)", false},
+	{"the next part's weights for the one before", spec.Extend, spec.Segment, "before * by.before);", "before * by.after);", false},
+	{"one level of scratch for all", spec.Extend, spec.Segment, "item.scratch + level * item.q_count", "item.scratch", false},
+	{"scratch of the item before", spec.Extend, spec.Segment, "item.scratch + level", "level", false},
+	{"a log-sum-exp that is not kept", spec.Extend, spec.Segment, "if (lane % 4 == 0) *lse_of(level) = lse;", remove, false},
+	{"a learned sink at the wrong weight", spec.Extend, spec.Segment, "sink_exponent - lse2", "sink_exponent", true},
+	{"decode: parts that are not told apart", spec.Decode, spec.Segment, "ended = r.ends_part != 0;", "ended = false;", false},
+	{"decode: no part is the last", spec.Decode, spec.Segment, "task.part.last = run == item.run_end;", "task.part.last = false;", false},
+	{"decode: the last part folded as one before it", spec.Decode, spec.Segment, "last ? number : number & ~(number + 1)", "number & ~(number + 1)", false},
+	{"decode: one level of scratch for all", spec.Decode, spec.Segment, "item.scratch + level * item.q_count", "item.scratch", false},
+	{"decode: a log-sum-exp that is not kept", spec.Decode, spec.Segment, "if (lane == 0) *lse_of(level) = lse;", remove, false},
+	{"decode: a learned sink in partial results", spec.Decode, spec.Segment, "if (is_final(item)) return folded_normaliser", "return folded_normaliser", true},
 }
 
 const (
