@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -82,6 +83,23 @@ func TestGeneratedKernels(t *testing.T) {
 	}
 }
 
+// likeRaw provides kernels of which decode shares out an item's keys as it does raw keys,
+// for the same bits; by itself it has other tiles for each.
+func likeRaw(t *testing.T, provide Provider) Provider {
+	return func(ctx context.Context, s spec.Spec) (Kernels, error) {
+		raw := spec.WithEncoding(s, spec.Raw)
+		p, err := plan.Choose(raw, spec.Decode, s.Targets[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		helpers := -plan.DecodeShares(s, p.Family, 0)
+		s.Tiles = map[spec.Kind]spec.Tile{
+			spec.Decode: {Rows: p.Rows, Keys: p.Keys, Stages: p.Stages, Warps: plan.DecodeShares(raw, p.Family, p.Warps) + helpers},
+		}
+		return provide(ctx, s)
+	}
+}
+
 // The same for what family sm90 makes of the attending kinds.
 func TestGeneratedKernelsSM90(t *testing.T) {
 	dev := emulator(t, 2)
@@ -100,7 +118,7 @@ func TestGeneratedKernelsSM90(t *testing.T) {
 			}
 		}
 	}
-	r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{Kinds: spec.TiledKinds, Encodings: encodings, Cases: 6, Seed: 1})
+	r, err := Run(t.Context(), dev, s, likeRaw(t, Generated(dev, kernel.Options{})), Options{Kinds: spec.TiledKinds, Encodings: encodings, Cases: 6, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
