@@ -152,8 +152,12 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		if s.RotatesKeys() {
 			return tiles
 		}
-		// Memory gives three tiles in flight as fast as four, or faster.
-		return append([]spec.Tile{{Rows: rows, Keys: 64, Stages: 3, Warps: helpers + 3}}, tiles...)
+		// Memory gives three tiles of 32 KB in flight as fast as four, or faster.
+		keys := 64
+		if m.HeadDim+m.VHeadDim <= 128 {
+			keys = 128
+		}
+		return append([]spec.Tile{{Rows: rows, Keys: keys, Stages: 3, Warps: helpers + 3}}, tiles...)
 	case manyRows(kind) && m.VHeadDim > 128:
 		// One block of rows a warp: the outputs of two take more registers than there are.
 		keys, stages := 64, 1

@@ -15,7 +15,7 @@ type readers struct {
 const knownPages = 1 << 24
 
 // see takes in the sequences of a step, which need not have been checked; of more than so
-// many tokens it says that all have others. 0: no limit.
+// many tokens, each counted once, it says that all have others. 0: no limit.
 func (r *readers) see(sequences []Sequence, most int) {
 	if r.step++; r.step == 0 {
 		clear(r.repeated[:cap(r.repeated)])
@@ -26,10 +26,10 @@ func (r *readers) see(sequences []Sequence, most int) {
 	r.none = true
 	for i := range sequences {
 		for j := range sequences[i].Segments {
-			tokens += int(sequences[i].Segments[j].Tokens)
 			switch page := sequences[i].Segments[j].Page; {
 			case page >= next:
 				next = min(page, knownPages) + 1
+				tokens += int(sequences[i].Segments[j].Tokens)
 			case page >= 0:
 				if int(page) >= len(r.repeated) {
 					r.repeated = resize(r.repeated, int(next))

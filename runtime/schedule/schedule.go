@@ -56,7 +56,7 @@ type Options struct {
 	Fold         bool
 	PartsPerItem int
 
-	// OnceTokens is the most tokens of KV of a step whose runs say Once, where that is of
+	// OnceTokens is the most tokens of KV, each counted once, of a step whose runs say Once, where that is of
 	// use (see [Options.Cache]); 0: no limit.
 	OnceTokens int
 

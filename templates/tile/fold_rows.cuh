@@ -23,45 +23,57 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
   constexpr int blocks = Config::v_head_dim / 8;
   softmax.finish();
   RowEnds<1> ends = {};
+  auto row_of = [&](int h) { return first_row + 8 * h + lane / 4; };
+  auto exists = [&](int h) { return row_of(h) < item.q_count * Config::group; };
+  auto lse_of = [&](int h, int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row_of(h), level); };
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int row = first_row + 8 * h + lane / 4;
-    const bool exists = row < item.q_count * Config::group;
     const float factor = normaliser(softmax.sum[0][h], 0.f, false);
-    float lse = log_sum_exp2(softmax.maximum[0][h], softmax.sum[0][h], scale_log2);
+    ends.lse[0][h] = log_sum_exp2(softmax.maximum[0][h], softmax.sum[0][h], scale_log2);
 #pragma unroll
     for (int n = 0; n < blocks; ++n) output.block[0][n][2 * h] *= factor, output.block[0][n][2 * h + 1] *= factor;
-    auto lse_of = [&](int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row, level); };
-    int level = 0;
+  }
+  int level = 0;
 #pragma unroll 1
-    for (const int levels = part.levels(); levels >> level > 0; ++level) {
-      if ((levels >> level & 1) == 0) continue;
-      float before = 0.f;
-      if (exists && lane % 4 == 0) before = *lse_of(level);
-      const Fold by = fold_of(ptx::shuffle(before, lane & ~3), lse);
-      lse = by.lse;
-      if (!exists) continue;
-      const float4* kept = scratch_row<Config>(params, item, kv_head, row, level, lane);
+  for (const int levels = part.levels(); levels >> level > 0; ++level) {
+    if ((levels >> level & 1) == 0) continue;
+    float before[2] = {};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (exists(h) && lane % 4 == 0) before[h] = *lse_of(h, level);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      // The row is on its way while its log-sum-exp is.
+      float4 kept[blocks / 2] = {};
+      if (exists(h)) {
+        const float4* row = scratch_row<Config>(params, item, kv_head, row_of(h), level, lane);
+#pragma unroll
+        for (int i = 0; i < blocks / 2; ++i) kept[i] = row[4 * i];
+      }
+      const Fold by = fold_of(ptx::shuffle(before[h], lane & ~3), ends.lse[0][h]);
+      ends.lse[0][h] = by.lse;
 #pragma unroll
       for (int i = 0; i < blocks / 2; ++i) {
-        const float4 x = kept[4 * i];
         float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];
-        left[2 * h] = fold(by, x.x, left[2 * h]), left[2 * h + 1] = fold(by, x.y, left[2 * h + 1]);
-        right[2 * h] = fold(by, x.z, right[2 * h]), right[2 * h + 1] = fold(by, x.w, right[2 * h + 1]);
+        left[2 * h] = fold(by, kept[i].x, left[2 * h]), left[2 * h + 1] = fold(by, kept[i].y, left[2 * h + 1]);
+        right[2 * h] = fold(by, kept[i].z, right[2 * h]), right[2 * h + 1] = fold(by, kept[i].w, right[2 * h + 1]);
       }
     }
-    ends.lse[0][h] = lse;
-    if (!exists) continue;
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (!exists(h)) continue;
     if (part.last) {
-      ends.factor[0][h] = folded_row_normaliser<Config>(params, item, kv_head, row, lse);
+      ends.factor[0][h] = folded_row_normaliser<Config>(params, item, kv_head, row_of(h), ends.lse[0][h]);
       continue;
     }
-    if (lane % 4 == 0) *lse_of(level) = lse;
-    float4* kept = scratch_row<Config>(params, item, kv_head, row, level, lane);
+    if (lane % 4 == 0) *lse_of(h, level) = ends.lse[0][h];
+    float4* row = scratch_row<Config>(params, item, kv_head, row_of(h), level, lane);
 #pragma unroll
     for (int i = 0; i < blocks / 2; ++i) {
       const float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];
-      kept[4 * i] = make_float4(left[2 * h], left[2 * h + 1], right[2 * h], right[2 * h + 1]);
+      row[4 * i] = make_float4(left[2 * h], left[2 * h + 1], right[2 * h], right[2 * h + 1]);
     }
   }
   return ends;
