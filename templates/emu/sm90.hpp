@@ -42,6 +42,7 @@ inline uint64_t matrix_descriptor(uint32_t address, int leading, int stride) {
   const uint64_t swizzle_128 = 1ul << 62;
   return swizzle_128 | static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | ((address & 0x3ffff) >> 4);
 }
+inline uint64_t descriptor_behind(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
 inline void wgmma_fence(int line = __builtin_LINE()) { kgen_wgmma_fence(line); }
 inline void wgmma_commit(int line = __builtin_LINE()) { kgen_wgmma_commit(line); }
 template <int Pending>

@@ -443,7 +443,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   constexpr int consumer_threads = 128 * consumers, copier_threads = 128 - rotator_threads<Config>;
   if (thread < consumer_threads) {
     if constexpr (consumers == 2) ptx::registers_take<consumer_registers>();
-    consume<Config>(params, shared, thread / 128);
+    consume<Config>(params, shared, ptx::shuffle(thread / 128, 0));  // so that the compiler knows that it is one in a warp
     return;
   }
   if constexpr (consumers == 2) ptx::registers_give<helper_registers>();

@@ -14,13 +14,12 @@ constexpr int inner_step = 16 * 2;                    // bytes, sixteen elements
 template <class Element, int QueryRows, int Keys, int Dim>
 __device__ __forceinline__ void start_query_times_keys(Accumulator<1, Keys>& scores, uint32_t query, int first_row, uint32_t keys) {
   float(&d)[Keys / 2] = reinterpret_cast<float(&)[Keys / 2]>(scores.block);
-  query += first_row * (column_elements * 2);
+  const uint64_t a = ptx::matrix_descriptor(query + first_row * (column_elements * 2), 0, eight_rows), b = ptx::matrix_descriptor(keys, 0, eight_rows);
 #pragma unroll
   for (int k = 0; k < Dim / 16; ++k) {
     const int column = k / 4, step = k % 4 * inner_step;
-    const uint64_t a = ptx::matrix_descriptor(query + column * ColumnTile<QueryRows, Dim>::column_bytes + step, 0, eight_rows);
-    const uint64_t b = ptx::matrix_descriptor(keys + column * ColumnTile<Keys, Dim>::column_bytes + step, 0, eight_rows);
-    ptx::Wgmma<Element, Keys>::shared(d, a, b, k > 0);
+    ptx::Wgmma<Element, Keys>::shared(d, ptx::descriptor_behind(a, column * ColumnTile<QueryRows, Dim>::column_bytes + step),
+                                      ptx::descriptor_behind(b, column * ColumnTile<Keys, Dim>::column_bytes + step), k > 0);
   }
   ptx::wgmma_commit();
 }
@@ -47,10 +46,10 @@ __device__ __forceinline__ void to_fragments(WeightFragments<Keys>& weights, con
 template <class Element, int Keys, int Dim>
 __device__ __forceinline__ void start_weights_times_values(Accumulator<1, Dim>& output, const WeightFragments<Keys>& weights, uint32_t values) {
   float(&d)[Dim / 2] = reinterpret_cast<float(&)[Dim / 2]>(output.block);
+  const uint64_t b = ptx::matrix_descriptor(values, ColumnTile<Keys, Dim>::column_bytes, eight_rows);
 #pragma unroll
   for (int k = 0; k < Keys / 16; ++k) {
-    const uint64_t b = ptx::matrix_descriptor(values + k * 2 * eight_rows, ColumnTile<Keys, Dim>::column_bytes, eight_rows);
-    ptx::Wgmma<Element, Dim>::registers(d, weights.step[k], b, true);
+    ptx::Wgmma<Element, Dim>::registers(d, weights.step[k], ptx::descriptor_behind(b, k * 2 * eight_rows), true);
   }
   ptx::wgmma_commit();
 }
