@@ -291,6 +291,11 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, int lead
   const uint64_t swizzle_128 = 1ul << 62;
   return swizzle_128 | static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | ((address & 0x3ffff) >> 4);
 }
+// That of what lies so many bytes behind a descriptor's operand, a multiple of 16. (From
+// one descriptor the compiler makes the others of a product by an addition each.)
+__device__ __forceinline__ uint64_t descriptor_behind(uint64_t descriptor, int bytes) {
+  return descriptor >> 32 << 32 | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
+}
 // Before the first product, and after registers that a product reads or adds to were written.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

@@ -291,6 +291,11 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, int lead
   const uint64_t swizzle_128 = 1ul << 62;
   return swizzle_128 | static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | ((address & 0x3ffff) >> 4);
 }
+// That of what lies so many bytes behind a descriptor's operand, a multiple of 16. (From
+// one descriptor the compiler makes the others of a product by an addition each.)
+__device__ __forceinline__ uint64_t descriptor_behind(uint64_t descriptor, int bytes) {
+  return descriptor >> 32 << 32 | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
+}
 // Before the first product, and after registers that a product reads or adds to were written.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -1709,45 +1714,57 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
   constexpr int blocks = Config::v_head_dim / 8;
   softmax.finish();
   RowEnds<1> ends = {};
+  auto row_of = [&](int h) { return first_row + 8 * h + lane / 4; };
+  auto exists = [&](int h) { return row_of(h) < item.q_count * Config::group; };
+  auto lse_of = [&](int h, int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row_of(h), level); };
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int row = first_row + 8 * h + lane / 4;
-    const bool exists = row < item.q_count * Config::group;
     const float factor = normaliser(softmax.sum[0][h], 0.f, false);
-    float lse = log_sum_exp2(softmax.maximum[0][h], softmax.sum[0][h], scale_log2);
+    ends.lse[0][h] = log_sum_exp2(softmax.maximum[0][h], softmax.sum[0][h], scale_log2);
 #pragma unroll
     for (int n = 0; n < blocks; ++n) output.block[0][n][2 * h] *= factor, output.block[0][n][2 * h + 1] *= factor;
-    auto lse_of = [&](int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row, level); };
-    int level = 0;
+  }
+  int level = 0;
 #pragma unroll 1
-    for (const int levels = part.levels(); levels >> level > 0; ++level) {
-      if ((levels >> level & 1) == 0) continue;
-      float before = 0.f;
-      if (exists && lane % 4 == 0) before = *lse_of(level);
-      const Fold by = fold_of(ptx::shuffle(before, lane & ~3), lse);
-      lse = by.lse;
-      if (!exists) continue;
-      const float4* kept = scratch_row<Config>(params, item, kv_head, row, level, lane);
+  for (const int levels = part.levels(); levels >> level > 0; ++level) {
+    if ((levels >> level & 1) == 0) continue;
+    float before[2] = {};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (exists(h) && lane % 4 == 0) before[h] = *lse_of(h, level);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      // The row is on its way while its log-sum-exp is.
+      float4 kept[blocks / 2] = {};
+      if (exists(h)) {
+        const float4* row = scratch_row<Config>(params, item, kv_head, row_of(h), level, lane);
+#pragma unroll
+        for (int i = 0; i < blocks / 2; ++i) kept[i] = row[4 * i];
+      }
+      const Fold by = fold_of(ptx::shuffle(before[h], lane & ~3), ends.lse[0][h]);
+      ends.lse[0][h] = by.lse;
 #pragma unroll
       for (int i = 0; i < blocks / 2; ++i) {
-        const float4 x = kept[4 * i];
         float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];
-        left[2 * h] = fold(by, x.x, left[2 * h]), left[2 * h + 1] = fold(by, x.y, left[2 * h + 1]);
-        right[2 * h] = fold(by, x.z, right[2 * h]), right[2 * h + 1] = fold(by, x.w, right[2 * h + 1]);
+        left[2 * h] = fold(by, kept[i].x, left[2 * h]), left[2 * h + 1] = fold(by, kept[i].y, left[2 * h + 1]);
+        right[2 * h] = fold(by, kept[i].z, right[2 * h]), right[2 * h + 1] = fold(by, kept[i].w, right[2 * h + 1]);
       }
     }
-    ends.lse[0][h] = lse;
-    if (!exists) continue;
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (!exists(h)) continue;
     if (part.last) {
-      ends.factor[0][h] = folded_row_normaliser<Config>(params, item, kv_head, row, lse);
+      ends.factor[0][h] = folded_row_normaliser<Config>(params, item, kv_head, row_of(h), ends.lse[0][h]);
       continue;
     }
-    if (lane % 4 == 0) *lse_of(level) = lse;
-    float4* kept = scratch_row<Config>(params, item, kv_head, row, level, lane);
+    if (lane % 4 == 0) *lse_of(h, level) = ends.lse[0][h];
+    float4* row = scratch_row<Config>(params, item, kv_head, row_of(h), level, lane);
 #pragma unroll
     for (int i = 0; i < blocks / 2; ++i) {
       const float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];
-      kept[4 * i] = make_float4(left[2 * h], left[2 * h + 1], right[2 * h], right[2 * h + 1]);
+      row[4 * i] = make_float4(left[2 * h], left[2 * h + 1], right[2 * h], right[2 * h + 1]);
     }
   }
   return ends;
@@ -2043,13 +2060,12 @@ constexpr int inner_step = 16 * 2;                    // bytes, sixteen elements
 template <class Element, int QueryRows, int Keys, int Dim>
 __device__ __forceinline__ void start_query_times_keys(Accumulator<1, Keys>& scores, uint32_t query, int first_row, uint32_t keys) {
   float(&d)[Keys / 2] = reinterpret_cast<float(&)[Keys / 2]>(scores.block);
-  query += first_row * (column_elements * 2);
+  const uint64_t a = ptx::matrix_descriptor(query + first_row * (column_elements * 2), 0, eight_rows), b = ptx::matrix_descriptor(keys, 0, eight_rows);
 #pragma unroll
   for (int k = 0; k < Dim / 16; ++k) {
     const int column = k / 4, step = k % 4 * inner_step;
-    const uint64_t a = ptx::matrix_descriptor(query + column * ColumnTile<QueryRows, Dim>::column_bytes + step, 0, eight_rows);
-    const uint64_t b = ptx::matrix_descriptor(keys + column * ColumnTile<Keys, Dim>::column_bytes + step, 0, eight_rows);
-    ptx::Wgmma<Element, Keys>::shared(d, a, b, k > 0);
+    ptx::Wgmma<Element, Keys>::shared(d, ptx::descriptor_behind(a, column * ColumnTile<QueryRows, Dim>::column_bytes + step),
+                                      ptx::descriptor_behind(b, column * ColumnTile<Keys, Dim>::column_bytes + step), k > 0);
   }
   ptx::wgmma_commit();
 }
@@ -2076,10 +2092,10 @@ __device__ __forceinline__ void to_fragments(WeightFragments<Keys>& weights, con
 template <class Element, int Keys, int Dim>
 __device__ __forceinline__ void start_weights_times_values(Accumulator<1, Dim>& output, const WeightFragments<Keys>& weights, uint32_t values) {
   float(&d)[Dim / 2] = reinterpret_cast<float(&)[Dim / 2]>(output.block);
+  const uint64_t b = ptx::matrix_descriptor(values, ColumnTile<Keys, Dim>::column_bytes, eight_rows);
 #pragma unroll
   for (int k = 0; k < Keys / 16; ++k) {
-    const uint64_t b = ptx::matrix_descriptor(values + k * 2 * eight_rows, ColumnTile<Keys, Dim>::column_bytes, eight_rows);
-    ptx::Wgmma<Element, Dim>::registers(d, weights.step[k], b, true);
+    ptx::Wgmma<Element, Dim>::registers(d, weights.step[k], ptx::descriptor_behind(b, k * 2 * eight_rows), true);
   }
   ptx::wgmma_commit();
 }
@@ -2445,7 +2461,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   constexpr int consumer_threads = 128 * consumers, copier_threads = 128 - rotator_threads<Config>;
   if (thread < consumer_threads) {
     if constexpr (consumers == 2) ptx::registers_take<consumer_registers>();
-    consume<Config>(params, shared, thread / 128);
+    consume<Config>(params, shared, ptx::shuffle(thread / 128, 0));  // so that the compiler knows that it is one in a warp
     return;
   }
   if constexpr (consumers == 2) ptx::registers_give<helper_registers>();

@@ -20,7 +20,7 @@
 //	extend      extend_sm80_r128k64s2w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
 //	decode      decode_sm80_r16k16s2w4.cu
-//	decode      decode_sm90_r16k64s3w7.cu
+//	decode      decode_sm90_r16k128s3w7.cu
 //	shared_decode shared_decode_sm80_r128k64s2w4.cu
 //	shared_decode shared_decode_sm90_r128k128s2w12.cu
 //	merge       merge_sm80.cu
@@ -43,7 +43,7 @@ import (
 //go:embed extend_sm80_r128k64s2w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
 //go:embed decode_sm80_r16k16s2w4.cu
-//go:embed decode_sm90_r16k64s3w7.cu
+//go:embed decode_sm90_r16k128s3w7.cu
 //go:embed shared_decode_sm80_r128k64s2w4.cu
 //go:embed shared_decode_sm90_r128k128s2w12.cu
 //go:embed merge_sm80.cu
@@ -186,17 +186,17 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindDecode,
-				Entry:       "kgen_smollm2_135m_decode_sm90_r16k64s3w7",
-				File:        "decode_sm90_r16k64s3w7.cu",
+				Entry:       "kgen_smollm2_135m_decode_sm90_r16k128s3w7",
+				File:        "decode_sm90_r16k128s3w7.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
 				Rows:        16,
-				Keys:        64,
+				Keys:        128,
 				Stages:      3,
 				Warps:       7,
 				Group:       Group,
-				SharedBytes: 87040,
-				Source:      read("decode_sm90_r16k64s3w7.cu"),
+				SharedBytes: 136192,
+				Source:      read("decode_sm90_r16k128s3w7.cu"),
 			},
 			{
 				Kind:        abi.KindSharedDecode,
