@@ -290,7 +290,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);
 #endif
       masked = ptx::shuffle(lane == 0 ? shared.masked[key.stage] : 0, 0);
-      begins_part = ptx::shuffle(lane == 0 ? shared.begins_part[key.stage] : 0, 0);
+      begins_part = Config::folds && ptx::shuffle(lane == 0 ? shared.begins_part[key.stage] : 0, 0);
       return read_tile(shared.tile[key.stage], lane);
     };
     auto take_values = [&](int tokens) {
@@ -384,7 +384,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     const int warp_row = ptx::here(first_row());
     RowEnds<1> ends;
     part.last = true;
-    if (part.alone()) {
+    if (!Config::folds || part.alone()) {
       softmax.finish();
       ends = row_ends<Config>(params, item, kv_head, softmax, score_exponent<Config>(params), warp_row, lane);
     } else {
