@@ -8,8 +8,8 @@ import (
 
 // The costs of the model: see [SharedBuilder].
 const (
-	itemKeys   = 96  // 1.5 us of a multiprocessor's share of an H200's bandwidth, at head dim 128
-	launchKeys = 768 // 12 us: what was missing from 22 us of fewer bytes for 64 sequences of which few shared
+	itemKeys   = 96   // 1.5 us of a multiprocessor's share of an H200's bandwidth, at head dim 128
+	launchKeys = 1536 // 24 us: 64 sequences of which few shared had 21 us fewer bytes and took 9 us longer (H200)
 	maxWaves   = 4
 
 	// Cuts that depend on a chunk alone are this many tiles of keys apart, or a
