@@ -696,6 +696,7 @@ struct Config {
   static constexpr int results = 2;               // items whose warps' results there is room for
   static constexpr int warps = 7;
   static constexpr int rotators = 0;              // warps that rotate
+  static constexpr bool folds = true;             // items may have several parts
   static constexpr int threads = 224;
   static constexpr int min_blocks = 1;            // blocks of a multiprocessor
   static constexpr int shared_bytes = 168960;     // dynamic shared memory of a block

@@ -701,6 +701,7 @@ struct Config {
   static constexpr int stages = 2;                // tiles of keys in flight
   static constexpr int warps = 12;
   static constexpr int rotators = 2;              // warps that rotate
+  static constexpr bool folds = false;            // items may have several parts
   static constexpr int threads = 384;
   static constexpr int min_blocks = 1;            // blocks of a multiprocessor
   static constexpr int shared_bytes = 115712;     // dynamic shared memory of a block
@@ -2318,7 +2319,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     auto take_keys = [&]() {
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);
       masked = ptx::shuffle(lane == 0 ? shared.masked[key.stage] : 0, 0);
-      begins_part = ptx::shuffle(lane == 0 ? shared.begins_part[key.stage] : 0, 0);
+      begins_part = Config::folds && ptx::shuffle(lane == 0 ? shared.begins_part[key.stage] : 0, 0);
       return read_tile(shared.tile[key.stage], lane);
     };
     auto take_values = [&](int tokens) {
@@ -2409,7 +2410,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     const int warp_row = ptx::here(first_row());
     RowEnds<1> ends;
     part.last = true;
-    if (part.alone()) {
+    if (!Config::folds || part.alone()) {
       softmax.finish();
       ends = row_ends<Config>(params, item, kv_head, softmax, score_exponent<Config>(params), warp_row, lane);
     } else {
