@@ -19,10 +19,10 @@
 //	prefill     prefill_sm90_r128k128s2w12.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
+//	extend      extend_sm90_r64k128s2w8.cu
 //	extend      extend_sm80_r64k64s1w4.cu
 //	decode      decode_sm80_r16k16s2w4.cu
 //	decode      decode_sm90_r16k64s3w7.cu
-//	decode      decode_sm90_r16k64s4w8.cu
 //	shared_decode shared_decode_sm80_r128k64s1w4.cu
 //	shared_decode shared_decode_sm90_r128k128s2w12.cu
 //	merge       merge_sm80.cu
@@ -44,10 +44,10 @@ import (
 //go:embed prefill_sm90_r128k128s2w12.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
+//go:embed extend_sm90_r64k128s2w8.cu
 //go:embed extend_sm80_r64k64s1w4.cu
 //go:embed decode_sm80_r16k16s2w4.cu
 //go:embed decode_sm90_r16k64s3w7.cu
-//go:embed decode_sm90_r16k64s4w8.cu
 //go:embed shared_decode_sm80_r128k64s1w4.cu
 //go:embed shared_decode_sm90_r128k128s2w12.cu
 //go:embed merge_sm80.cu
@@ -176,6 +176,21 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindExtend,
+				Entry:       "kgen_llama3_extend_sm90_r64k128s2w8",
+				File:        "extend_sm90_r64k128s2w8.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        64,
+				Keys:        128,
+				Stages:      2,
+				Warps:       8,
+				Group:       Group,
+				SharedBytes: 181248,
+				Source:      read("extend_sm90_r64k128s2w8.cu"),
+			},
+			{
+				Kind:        abi.KindExtend,
 				Entry:       "kgen_llama3_extend_sm80_r64k64s1w4",
 				File:        "extend_sm80_r64k64s1w4.cu",
 				Family:      "sm80",
@@ -216,21 +231,6 @@ func Bundle() kernel.Bundle {
 				Group:       Group,
 				SharedBytes: 168960,
 				Source:      read("decode_sm90_r16k64s3w7.cu"),
-			},
-			{
-				Kind:        abi.KindDecode,
-				Entry:       "kgen_llama3_decode_sm90_r16k64s4w8",
-				File:        "decode_sm90_r16k64s4w8.cu",
-				Family:      "sm90",
-				Targets:     []string{"sm_90a"},
-				Tuned:       []string{"sm_90a"},
-				Rows:        16,
-				Keys:        64,
-				Stages:      4,
-				Warps:       8,
-				Group:       Group,
-				SharedBytes: 219136,
-				Source:      read("decode_sm90_r16k64s4w8.cu"),
 			},
 			{
 				Kind:        abi.KindSharedDecode,
@@ -286,7 +286,7 @@ func Bundle() kernel.Bundle {
 		},
 		Tuned: []kernel.Tuned{
 			{Device: "NVIDIA H200", Rules: []kernel.Rule{
-				{Kind: abi.KindDecode, Entry: "kgen_llama3_decode_sm90_r16k64s4w8"},
+				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r64k128s2w8"},
 			}},
 			{Target: "sm_80", Rules: []kernel.Rule{
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm80_r64k64s1w4"},

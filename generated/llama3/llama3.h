@@ -117,6 +117,17 @@
 #define KGEN_LLAMA3_EXTEND_SM90_ROWS 128  // of a tile: query tokens of an item x group, at most
 
 // extend attends from a block of query tokens to many segments and to the block's own tokens.
+// Takes KgenAttendParams; the grid is (blocks, 1): one block a
+// multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
+// with 128-byte swizzle: dimensions (dim, page size, KV heads, pages), boxes (64, 16, 1, 1).
+// It is for the lengths that manifest.json has under "tuned".
+// Machine code: extend_sm90_r64k128s2w8.sm_90a.cubin
+#define KGEN_LLAMA3_EXTEND_SM90_R64K128S2W8_ENTRY "kgen_llama3_extend_sm90_r64k128s2w8"
+#define KGEN_LLAMA3_EXTEND_SM90_R64K128S2W8_THREADS 256
+#define KGEN_LLAMA3_EXTEND_SM90_R64K128S2W8_SHARED_BYTES 181248
+#define KGEN_LLAMA3_EXTEND_SM90_R64K128S2W8_ROWS 64  // of a tile: query tokens of an item x group, at most
+
+// extend attends from a block of query tokens to many segments and to the block's own tokens.
 // Takes KgenAttendParams; the grid is (item_count, kv_heads).
 // It is for the lengths that manifest.json has under "tuned".
 // Machine code: extend_sm80_r64k64s1w4.sm_80.cubin
@@ -142,17 +153,6 @@
 #define KGEN_LLAMA3_DECODE_SM90_THREADS 224
 #define KGEN_LLAMA3_DECODE_SM90_SHARED_BYTES 168960
 #define KGEN_LLAMA3_DECODE_SM90_ROWS 16  // of a tile: query tokens of an item x group, at most
-
-// decode attends from one query token of each sequence, its keys split over many blocks.
-// Takes KgenAttendParams; the grid is (blocks, 1): one block a
-// multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
-// with 128-byte swizzle: dimensions (dim, page size, KV heads, pages), boxes (64, 16, 1, 1).
-// It is for the lengths that manifest.json has under "tuned".
-// Machine code: decode_sm90_r16k64s4w8.sm_90a.cubin
-#define KGEN_LLAMA3_DECODE_SM90_R16K64S4W8_ENTRY "kgen_llama3_decode_sm90_r16k64s4w8"
-#define KGEN_LLAMA3_DECODE_SM90_R16K64S4W8_THREADS 256
-#define KGEN_LLAMA3_DECODE_SM90_R16K64S4W8_SHARED_BYTES 219136
-#define KGEN_LLAMA3_DECODE_SM90_R16K64S4W8_ROWS 16  // of a tile: query tokens of an item x group, at most
 
 // shared_decode attends from the query tokens of all sequences that hold a chunk, each at its own offset, with one read of its keys; results are partial.
 // Takes KgenAttendParams; the grid is (item_count, kv_heads).

@@ -22,7 +22,7 @@ func TestSharedDecode(t *testing.T) {
 		{"fastest", func(*serve.Model) {}},
 		{"bitwise", func(m *serve.Model) { m.Sharing = "bitwise" }},
 		{"raw", func(m *serve.Model) { m.Encoding = "raw" }},
-		{"window", func(m *serve.Model) { m.Window, m.SinkTokens = 900, 3 }},
+		{"window", func(m *serve.Model) { m.Window, m.SinkTokens = 980, 3 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := toy.Small()
