@@ -190,6 +190,9 @@ func artifacts(m abi.Manifest, embed bool) []Code {
 		if k.Plan.Blocks > 0 {
 			fields = append(fields, Id("Blocks").Op(":").Lit(k.Plan.Blocks))
 		}
+		if k.Plan.Folds {
+			fields = append(fields, Id("Folds").Op(":").True())
+		}
 		if early(spec.Kind(k.Kind)) {
 			fields = append(fields, Id("Early").Op(":").True())
 		}

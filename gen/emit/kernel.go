@@ -11,7 +11,6 @@ import (
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
-	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/rope"
 )
 
@@ -177,7 +176,7 @@ func config(s spec.Spec, p plan.Plan) string {
 	line("int", "warps", p.Warps, "")
 	if p.Family == plan.SM90 {
 		line("int", "rotators", p.Rotators, "warps that rotate")
-		line("bool", "folds", kernel.Folds(abi.Kind(p.Kind), string(p.Family)), "items may have several parts")
+		line("bool", "folds", p.Folds, "items may have several parts")
 	}
 	line("int", "threads", p.Threads(), "")
 	line("int", "min_blocks", max(p.MinBlocks, 1), "blocks of a multiprocessor")

@@ -25,7 +25,7 @@ func manifest(s spec.Spec, kernels []Kernel) abi.Manifest {
 		}
 		if tiled(k.Plan.Kind) {
 			entry.Plan.Rows, entry.Plan.Keys, entry.Plan.Stages = k.Plan.Rows, k.Plan.Keys, k.Plan.Stages
-			entry.Plan.Blocks = blocks(k.Plan)
+			entry.Plan.Blocks, entry.Plan.Folds = blocks(k.Plan), k.Plan.Folds
 		}
 		for _, t := range k.Plan.Targets {
 			entry.Targets = append(entry.Targets, abi.ManifestTarget{Target: string(t), Tuned: slices.Contains(k.Plan.Tuned, t)})

@@ -195,6 +195,7 @@ func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t s
 	p := Plan{Kind: kind, Family: family, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps}
 	if family == SM90 {
 		p.Rotators = rotators(s, kind)
+		p.Folds = folds(s, kind)
 	}
 	if family == SM90 && kind == spec.Decode {
 		// With room for two, the next item's results need not wait for the merge of these.
@@ -217,6 +218,13 @@ const (
 	barrier      = 8
 	barriers     = 2 * barrier // a full and a free barrier of what fills and empties
 )
+
+// folds reports the kinds of family sm90 whose items may have several parts: those whose
+// sequences are cut, but for extend where a row of outputs takes half of all registers,
+// which leaves none to fold another onto it.
+func folds(s spec.Spec, kind spec.Kind) bool {
+	return kind == spec.Decode || kind == spec.Extend && s.Model.VHeadDim <= 128
+}
 
 // rotators is the number of warps of family sm90 that rotate: of the many rows' kinds
 // queries and raw keys; of decode raw keys alone. With raw keys it is as many as there is

@@ -20,6 +20,9 @@ type Plan struct {
 	// Rotators is how many of the warps rotate queries or raw keys and do nothing else.
 	Rotators int
 
+	// Folds says that the kernel takes items of several parts: see abi.Item.
+	Folds bool
+
 	// MinBlocks is the number of blocks that a multiprocessor must be able to
 	// hold, which bounds the registers of a thread; 0 is 1.
 	MinBlocks int

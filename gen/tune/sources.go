@@ -12,8 +12,8 @@ import (
 	"github.com/kgen-project/kgen/templates"
 )
 
-// Sources is a hash of the templates that kernels are made from: times are of the
-// kernels of their day.
+// Sources is a hash of the templates that kernels are made from, without their comments:
+// times are of the kernels of their day.
 func Sources() string {
 	sum := sha256.New()
 	err := fs.WalkDir(templates.FS, ".", func(path string, e fs.DirEntry, err error) error {
@@ -21,7 +21,13 @@ func Sources() string {
 			return err
 		}
 		data, err := fs.ReadFile(templates.FS, path)
-		fmt.Fprintf(sum, "%s %d\n%s", path, len(data), data)
+		fmt.Fprintln(sum, path)
+		for line := range strings.Lines(string(data)) {
+			code, _, _ := strings.Cut(line, "//")
+			if code = strings.TrimSpace(code); code != "" {
+				fmt.Fprintln(sum, code)
+			}
+		}
 		return err
 	})
 	if err != nil {

@@ -45,7 +45,7 @@ func open(ctx context.Context, dev cuda.Device, s spec.Spec, b kernel.Bundle, o 
 	for _, kind := range spec.TiledKinds {
 		if a, ok := set.Artifact(abi.Kind(kind)); ok {
 			k.Tiles[kind] = spec.Tile{Rows: a.Rows, Keys: a.Keys, Stages: a.Stages, Warps: a.Warps}
-			k.Folds[kind] = kernel.Folds(abi.Kind(kind), a.Family)
+			k.Folds[kind] = a.Folds
 			k.Orders[kind] = a.Family
 			if kind == spec.Decode {
 				k.Orders[kind] = fmt.Sprintf("%s, %d warps", a.Family, plan.DecodeShares(s, plan.Family(a.Family), a.Warps))

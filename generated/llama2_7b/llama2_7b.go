@@ -170,6 +170,7 @@ func Bundle() kernel.Bundle {
 				Warps:       12,
 				Group:       Group,
 				SharedBytes: 230400,
+				Folds:       true,
 				Source:      read("extend_sm90_r128k128s2w12.cu"),
 			},
 			{
@@ -213,6 +214,7 @@ func Bundle() kernel.Bundle {
 				Warps:       7,
 				Group:       Group,
 				SharedBytes: 168960,
+				Folds:       true,
 				Source:      read("decode_sm90_r16k64s3w7.cu"),
 			},
 			{

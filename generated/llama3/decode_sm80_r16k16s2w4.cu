@@ -295,7 +295,7 @@ struct Run {
   int32_t end;        // one past the last token
   int32_t offset;     // position of the segment's token 0 in the sequence; shared_decode: index in member_offsets of those positions, one for each member of the item
   int32_t causal;     // token l is seen by query token i of the block iff l <= i + causal
-  int32_t once;       // 1: nothing else of the launch reads these tokens, so the L2 cache need not keep them; results are the same
+  int32_t once;       // 1: nothing of the launch reads these tokens at another time, so the L2 cache need not keep them; results are the same
   int32_t ends_part;  // 1: the run is the last of a part of its item; 0 may stand where the item has one part
   int32_t reserved;
 };

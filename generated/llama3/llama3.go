@@ -172,6 +172,7 @@ func Bundle() kernel.Bundle {
 				Warps:       12,
 				Group:       Group,
 				SharedBytes: 230400,
+				Folds:       true,
 				Source:      read("extend_sm90_r128k128s2w12.cu"),
 			},
 			{
@@ -187,6 +188,7 @@ func Bundle() kernel.Bundle {
 				Warps:       8,
 				Group:       Group,
 				SharedBytes: 181248,
+				Folds:       true,
 				Source:      read("extend_sm90_r64k128s2w8.cu"),
 			},
 			{
@@ -230,6 +232,7 @@ func Bundle() kernel.Bundle {
 				Warps:       7,
 				Group:       Group,
 				SharedBytes: 168960,
+				Folds:       true,
 				Source:      read("decode_sm90_r16k64s3w7.cu"),
 			},
 			{

@@ -168,6 +168,7 @@ func Bundle() kernel.Bundle {
 				Warps:       12,
 				Group:       Group,
 				SharedBytes: 115712,
+				Folds:       true,
 				Source:      read("extend_sm90_r128k128s2w12.cu"),
 			},
 			{
@@ -196,6 +197,7 @@ func Bundle() kernel.Bundle {
 				Warps:       7,
 				Group:       Group,
 				SharedBytes: 136192,
+				Folds:       true,
 				Source:      read("decode_sm90_r16k128s3w7.cu"),
 			},
 			{

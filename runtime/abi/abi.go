@@ -139,7 +139,7 @@ type Run struct {
 	End      int32 // one past the last token
 	Offset   int32 // position of the segment's token 0 in the sequence; shared_decode: index in MemberOffsets of those positions, one for each member of the item
 	Causal   int32 // token l is seen by query token i of the block iff l <= i + Causal
-	Once     int32 // 1: nothing else of the launch reads these tokens, so the L2 cache need not keep them; results are the same
+	Once     int32 // 1: nothing of the launch reads these tokens at another time, so the L2 cache need not keep them; results are the same
 	EndsPart int32 // 1: the run is the last of a part of its item; 0 may stand where the item has one part
 	Reserved int32
 }

@@ -39,11 +39,6 @@ type Choice struct {
 	kernel *loaded
 }
 
-// Folds says whether kernels of a kind and family take items of several parts.
-func Folds(kind abi.Kind, family string) bool {
-	return family == "sm90" && (kind == abi.KindExtend || kind == abi.KindDecode)
-}
-
 // Plan is the tile of the choice's kernel, such as r16k64s4w8; "" of the zero Choice.
 func (c Choice) Plan() string {
 	if c.kernel == nil {
@@ -158,7 +153,7 @@ func (s *Set) route(rules []Rule, tuned map[string]*loaded) {
 
 func (s *Set) addRoute(rule Rule, l *loaded) {
 	r := route{query: rule.Query, keys: rule.Keys, choice: Choice{
-		Kind: rule.Kind, Rows: l.artifact.Rows, Keys: l.artifact.Keys, Blocks: s.blocks(l), Tokens: rule.Tokens, Folds: Folds(rule.Kind, l.artifact.Family), kernel: l,
+		Kind: rule.Kind, Rows: l.artifact.Rows, Keys: l.artifact.Keys, Blocks: s.blocks(l), Tokens: rule.Tokens, Folds: l.artifact.Folds, kernel: l,
 	}}
 	if r.query == 0 {
 		r.query = anyLength

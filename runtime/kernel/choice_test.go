@@ -16,7 +16,7 @@ import (
 func tunedBundle() Bundle {
 	artifact := func(kind abi.Kind, name, family string, rows, keys, blocks int, targets, tuned []string) Artifact {
 		return Artifact{Kind: kind, Entry: name, File: name + ".cu", Family: family, Targets: targets, Tuned: tuned,
-			Rows: rows, Keys: keys, Stages: 2, Warps: 4, Group: 4, Blocks: blocks, Source: []byte(name)}
+			Rows: rows, Keys: keys, Stages: 2, Warps: 4, Group: 4, Blocks: blocks, Folds: family == "sm90", Source: []byte(name)}
 	}
 	a100, h200 := []string{"sm_80"}, []string{"sm_90a"}
 	return Bundle{

@@ -124,7 +124,8 @@ func (b *Builder) add(s *Sequence, o *Options, of known) {
 		return
 	}
 	perTile := int32(o.Rows / o.Group)
-	unit := o.splitTokens(total, int(n+perTile-1)/int(perTile))
+	tiles := int(n+perTile-1) / int(perTile)
+	unit := o.splitTokens(total, tiles)
 	// A cut or the gap of a window makes one run more.
 	most := 2*len(s.Segments) + total/unit + 1
 	for i := int32(0); i < n; i += perTile {
@@ -134,7 +135,8 @@ func (b *Builder) add(s *Sequence, o *Options, of known) {
 		}
 		b.runs, b.parts = slices.Grow(b.runs, most+1), slices.Grow(b.parts, most+1)
 		before := len(b.parts)
-		b.addRuns(&t, s.Segments, o, n <= perTile)
+		// Two tiles walk the same keys at about the same time.
+		b.addRuns(&t, s.Segments, o, tiles <= 2)
 		t.parts = int32(len(b.parts) - before)
 		t.items = t.parts
 		b.tiles = append(b.tiles, t)
@@ -153,7 +155,7 @@ func (b *Builder) addSlots(begin, count, n int32) {
 
 // addRuns appends the runs and the parts of a tile; there is room for them. This
 // is the inner loop of a step, so its state is in local variables. alone says that no
-// other tile is of the same sequence.
+// other tile reads the sequence's keys at another time.
 func (b *Builder) addRuns(t *tile, segments []Segment, o *Options, alone bool) {
 	runs, n := b.runs[:cap(b.runs)], len(b.runs)
 	parts, m := b.parts[:cap(b.parts)], len(b.parts)

@@ -8,7 +8,8 @@ import (
 	"github.com/kgen-project/kgen/runtime/schedule"
 )
 
-// checkOnce is that what a run with Once reads is read by no other.
+// checkOnce is that what a run with Once reads is read by no other, but by that of another
+// tile of two.
 func checkOnce(t *testing.T, name string, runs ...abi.Run) {
 	t.Helper()
 	type token struct{ page, l int32 }
@@ -20,7 +21,7 @@ func checkOnce(t *testing.T, name string, runs ...abi.Run) {
 	}
 	for _, r := range runs {
 		for l := r.Begin; l < r.End && r.Once != 0; l++ {
-			if n := reads[token{r.Page, l}]; n > 1 {
+			if n := reads[token{r.Page, l}]; n > 2 {
 				t.Fatalf("%s: token %d of %+v is read %d times", name, l, r, n)
 			}
 		}
@@ -56,7 +57,8 @@ func TestOnce(t *testing.T) {
 		want      []int32 // Once of decode's runs, then of shared decode's
 	}{
 		{"alone", []schedule.Sequence{sequence(0, 1, chunk, other)}, []int32{1, 1}},
-		{"two tiles", []schedule.Sequence{sequence(0, 5, chunk)}, []int32{0, 0}},
+		{"two tiles", []schedule.Sequence{sequence(0, 5, chunk)}, []int32{1, 1}},
+		{"three tiles", []schedule.Sequence{sequence(0, 9, chunk)}, []int32{0, 0, 0}},
 		{"twice in a sequence", []schedule.Sequence{sequence(0, 1, chunk, other, chunk)}, []int32{0, 1, 0}},
 		{"held by two", []schedule.Sequence{sequence(0, 1, chunk), sequence(1, 1, chunk)}, []int32{0, 0}},
 		{"far behind in the page table", []schedule.Sequence{sequence(0, 1, schedule.Segment{Page: far, Tokens: 1})}, []int32{0}},

@@ -293,11 +293,11 @@ func TestSharedCuts(t *testing.T) {
 		{"32 sequences, 8k", 32, 16, 512, 16, 512},
 		{"32 sequences, 8k in one chunk", 32, 1, 8192, 16, 512},
 		{"128 sequences, 4k", 128, 8, 512, 16, 1024},
-		{"3 sequences, 8k", 3, 16, 512, 16, 512},
+		{"5 sequences, 8k", 5, 16, 512, 16, 512},
 		{"256 sequences, 512", 256, 1, 512, 16, 256},
 		{"1 sequence", 1, 16, 512, 0, 0},
 		{"2 sequences, 128: no gain", 2, 1, 128, 0, 0},
-		{"2 sequences, 8k: less gain than the launch takes", 2, 16, 512, 0, 0},
+		{"3 sequences, 8k: less gain than the launch takes", 3, 16, 512, 0, 0},
 	} {
 		var sequences []schedule.Sequence
 		for i := range c.sequences {
