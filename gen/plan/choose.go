@@ -220,10 +220,10 @@ const (
 )
 
 // folds reports the kinds of family sm90 whose items may have several parts: those whose
-// sequences are cut, but for extend where a row of outputs takes half of all registers,
-// which leaves none to fold another onto it.
+// sequences are cut, but for extend where outputs of 256 dimensions, or the warps that
+// rotate raw keys, leave no registers to fold results onto others.
 func folds(s spec.Spec, kind spec.Kind) bool {
-	return kind == spec.Decode || kind == spec.Extend && s.Model.VHeadDim <= 128
+	return kind == spec.Decode || kind == spec.Extend && s.Model.VHeadDim <= 128 && !s.RotatesKeys()
 }
 
 // rotators is the number of warps of family sm90 that rotate: of the many rows' kinds
