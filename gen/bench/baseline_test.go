@@ -59,7 +59,7 @@ func openCPU(t *testing.T) *cpu.Device {
 
 func testCases(t *testing.T) []Case {
 	var cases []Case
-	for _, text := range []string{"prefill:2x40", "extend:2x5/700", "decode:3x1/600", "shared:12x1040+30", "zipf:1.07:6/20x530x3+5-40", "zipf:2.1:8/4x64x2+16"} {
+	for _, text := range []string{"prefill:2x40", "extend:2x5/700", "decode:3x1/600", "shared:12x2080+30", "zipf:1.07:6/20x530x3+5-40", "zipf:2.1:8/4x64x2+16"} {
 		c, err := ParseCase(text)
 		if err != nil {
 			t.Fatal(err)
