@@ -33,7 +33,7 @@ func TestTorchAnswersBetweenRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []string{"prefill:2x40", "extend:2x5/700", "decode:3x1/600", "decode:12x1/1070", "decode:6x1/1612", "decode:8x1/144"} {
+	for i, want := range []string{"prefill:2x40", "extend:2x5/700", "decode:3x1/600", "decode:12x1/2110", "decode:6x1/1612", "decode:8x1/144"} {
 		peers := rows[i].Against
 		if len(peers) != 2 || peers[0].Name != "torch FA2" || peers[0].Median != 2000 || peers[0].High != 2500 || peers[1].Error != "not "+want {
 			t.Errorf("%s: %+v", want, peers)
