@@ -65,8 +65,8 @@ type Options struct {
 	// each that it reads; what was read can be dropped.
 	Reader *Reader
 
-	// FixedShares gives each block of family sm90 its share of the work from the start,
-	// in place of what is next when it comes to the end of what it has.
+	// FixedShares gives each block of family sm90 its share of the work from the start, as
+	// decode's have it, in place of what is next when it comes to the end of what it has.
 	FixedShares bool
 
 	// PartsPerItem is how many parts an item has for kernels that fold them; 0: as many as

@@ -2109,19 +2109,18 @@ __device__ __forceinline__ void touch(Accumulator<1, Columns>& a) {
 }  // namespace kgen
 
 // ======== kernel/attend_sm90.cuh ========
-// attend, many rows, on Hopper: prefill, extend and shared decode. Of the first
-// warpgroup, one or two warps keep the tensor copies of K and V in flight, and the others
-// rotate ahead of their use what is to be rotated: queries, and tiles of raw keys; each
-// further warpgroup owns 64 rows of the tile and does the softmax of one tile of keys under
-// the products of the next. Blocks are persistent: the copies and rotations of the next item
-// start under the end of this one.
+// attend, many rows, on Hopper: prefill, extend and shared decode. A warpgroup for each 64
+// rows of the tile does the softmax of one tile of keys under the products of the next. Of
+// one more, one or two warps keep the tensor copies of K and V in flight, and the others
+// rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Blocks
+// are persistent: the copies and rotations of the next item start under the end of this one.
 
 namespace kgen {
 
 template <class Config>
 struct AttendSm90Shared {
   static constexpr int key_stages = Config::stages;
-  using Works = WorkRing<3 + 2 * Config::rows / 32>;  // all of the first warpgroup but the finder, the consumers
+  using Works = WorkRing<3 + 2 * Config::rows / 32>;  // all warps but the finder
 
   // Queries rotated for one run each; the last of an item is also where its outputs
   // are gathered.

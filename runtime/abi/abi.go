@@ -84,8 +84,9 @@ type AttendParams struct {
 	MemberOffsets DevicePtr // int32 []: see Run.Offset; null but for shared_decode
 
 	// uint32 [2], zeros before and after the launch, of no other launch at the same time:
-	// blocks of family sm90 take work by it as they come to the end of what they have. Null:
-	// each has a share that is fixed from the start. Results are the same.
+	// blocks of family sm90 take work by it as they come to the end of what they have. Null,
+	// and always for decode: each has a share that is fixed from the start. Results are the
+	// same.
 	Counter DevicePtr
 
 	QTokenStride   int32   // elements from one token to the next in Q
