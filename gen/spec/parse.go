@@ -31,7 +31,7 @@ var headDims = []int{64, 128, 256}
 // Parse reads a spec. file is its name for messages alone. The error is
 // Errors: everything that is wrong, in the file's order.
 func Parse(file string, data []byte) (Spec, error) {
-	root, err := document(file, data)
+	root, err := document.Parse(file, data)
 	if err != nil {
 		return Spec{}, err
 	}

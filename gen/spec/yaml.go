@@ -13,43 +13,49 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-const (
-	maxBytes = 1 << 20
-	maxDepth = 8 // of sections and lists; a spec needs 4
-)
+// Document is a kind of file that is one YAML document and uses no more of YAML than plain
+// values, lists and fields.
+type Document struct {
+	Kind     string // with its article: a spec
+	Least    string // what it has at least, for messages
+	MaxBytes int
+	MaxDepth int // of sections and lists
+}
 
-// document parses data as one YAML document that uses no more of YAML than a
-// spec needs. Its error is Errors.
-func document(file string, data []byte) (*yaml.Node, error) {
+var document = Document{Kind: "a spec", Least: "name, model and rope", MaxBytes: 1 << 20, MaxDepth: 8} // it needs 4
+
+// Parse returns the document's root. file is its name for messages alone. The error is
+// [Errors].
+func (d Document) Parse(file string, data []byte) (*yaml.Node, error) {
 	fail := func(line, col int, msg string) error {
 		return Errors{{file, line, col, "file", msg}}
 	}
-	if len(data) > maxBytes {
-		return nil, fail(1, 1, fmt.Sprintf("it has %d bytes; a spec has at most %d", len(data), maxBytes))
+	if len(data) > d.MaxBytes {
+		return nil, fail(1, 1, fmt.Sprintf("it has %d bytes; %s has at most %d", len(data), d.Kind, d.MaxBytes))
 	}
-	if line, col, msg := notText(data); msg != "" {
+	if line, col, msg := d.notText(data); msg != "" {
 		return nil, fail(line, col, msg)
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	root, err := decode(decoder)
 	if errors.Is(err, io.EOF) {
-		return nil, fail(1, 1, "it is empty; a spec has at least name, model and rope")
+		return nil, fail(1, 1, fmt.Sprintf("it is empty; %s has at least %s", d.Kind, d.Least))
 	}
 	if err != nil {
-		line, msg := syntaxError(err)
+		line, msg := d.syntaxError(err)
 		return nil, fail(line, 1, msg)
 	}
 	switch second, err := decode(decoder); {
 	case errors.Is(err, io.EOF):
 	case err != nil:
-		line, msg := syntaxError(err)
+		line, msg := d.syntaxError(err)
 		return nil, fail(line, 1, msg)
 	default:
-		return nil, fail(second.Line, second.Column, "a second YAML document starts here; a spec is one document")
+		return nil, fail(second.Line, second.Column, fmt.Sprintf("a second YAML document starts here; %s is one document", d.Kind))
 	}
 	root = root.Content[0]
 	var errs Errors
-	plainYAML(file, root, 0, &errs)
+	d.plainYAML(file, root, 0, &errs)
 	if errs != nil {
 		return nil, errs
 	}
@@ -71,7 +77,7 @@ func decode(d *yaml.Decoder) (node *yaml.Node, err error) {
 
 var lineOfError = regexp.MustCompile(`^line (\d+): `)
 
-func syntaxError(err error) (line int, msg string) {
+func (d Document) syntaxError(err error) (line int, msg string) {
 	msg = strings.TrimPrefix(err.Error(), "yaml: ")
 	line = 1
 	if m := lineOfError.FindStringSubmatch(msg); m != nil {
@@ -82,25 +88,25 @@ func syntaxError(err error) (line int, msg string) {
 		}
 	}
 	if strings.HasPrefix(msg, "exceeded max depth") {
-		return line, fmt.Sprintf("nested more than %d deep", maxDepth)
+		return line, fmt.Sprintf("nested more than %d deep", d.MaxDepth)
 	}
 	return line, "not valid YAML: " + msg
 }
 
 // notText says where data stops being text, or where a line is indented with
 // a tab, which YAML does not allow.
-func notText(data []byte) (line, col int, msg string) {
+func (d Document) notText(data []byte) (line, col int, msg string) {
 	for i, text := range bytes.Split(data, []byte("\n")) {
 		indent := true
 		for at := 0; at < len(text); {
 			r, size := utf8.DecodeRune(text[at:])
 			switch {
 			case r == utf8.RuneError && size <= 1:
-				return i + 1, at + 1, fmt.Sprintf("byte %#02x is not UTF-8 text; a spec is a YAML text file", text[at])
+				return i + 1, at + 1, fmt.Sprintf("byte %#02x is not UTF-8 text; %s is a YAML text file", text[at], d.Kind)
 			case r == '\t' && indent:
 				return i + 1, at + 1, "a tab indents this line; YAML wants spaces"
 			case r < ' ' && r != '\t' && r != '\r' || r == 0x7f:
-				return i + 1, at + 1, fmt.Sprintf("control character %#02x; a spec is a YAML text file", r)
+				return i + 1, at + 1, fmt.Sprintf("control character %#02x; %s is a YAML text file", r, d.Kind)
 			}
 			indent = indent && r == ' '
 			at += size
@@ -109,15 +115,15 @@ func notText(data []byte) (line, col int, msg string) {
 	return 0, 0, ""
 }
 
-// plainYAML refuses what a spec has no use for: anchors, aliases, tags, and
+// plainYAML refuses what no such file has a use for: anchors, aliases, tags, and
 // nesting without end.
-func plainYAML(file string, n *yaml.Node, depth int, errs *Errors) {
+func (d Document) plainYAML(file string, n *yaml.Node, depth int, errs *Errors) {
 	fail := func(msg string) {
 		*errs = append(*errs, Error{file, n.Line, n.Column, "file", msg})
 	}
 	switch {
-	case depth > maxDepth:
-		fail(fmt.Sprintf("nested more than %d deep", maxDepth))
+	case depth > d.MaxDepth:
+		fail(fmt.Sprintf("nested more than %d deep", d.MaxDepth))
 		return
 	case n.Kind == yaml.AliasNode:
 		fail("YAML aliases are not allowed; write the value out")
@@ -128,6 +134,6 @@ func plainYAML(file string, n *yaml.Node, depth int, errs *Errors) {
 		fail("YAML tags are not allowed; write the plain value")
 	}
 	for _, c := range n.Content {
-		plainYAML(file, c, depth+1, errs)
+		d.plainYAML(file, c, depth+1, errs)
 	}
 }

@@ -1,10 +1,7 @@
 package tune
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -17,15 +14,15 @@ import (
 	"github.com/kgen-project/kgen/gen/spec"
 )
 
-// maxBytes is more than any table has.
-const maxBytes = 8 << 20
+// document is more than any table has.
+var document = spec.Document{Kind: "a table", Least: "gpu and specs", MaxBytes: 8 << 20, MaxDepth: 16}
 
 // Parse reads what [Table.Marshal] wrote, or someone edited. file is its name for
 // messages alone. The error is [spec.Errors]: everything that is wrong, but for
 // plans that can't be kernels, which [Entry.Check] finds.
 func Parse(file string, data []byte) (Table, error) {
 	r := &reader{file: file}
-	root, err := r.document(data)
+	root, err := document.Parse(file, data)
 	if err != nil {
 		return Table{}, err
 	}
@@ -75,28 +72,6 @@ func (r *reader) fail(n *yaml.Node, path, format string, args ...any) {
 		path = "file"
 	}
 	r.errs = append(r.errs, spec.Error{File: r.file, Line: n.Line, Col: n.Column, Field: path, Msg: fmt.Sprintf(format, args...)})
-}
-
-func (r *reader) document(data []byte) (root *yaml.Node, err error) {
-	fail := func(msg string) error {
-		return spec.Errors{{File: r.file, Line: 1, Col: 1, Field: "file", Msg: msg}}
-	}
-	defer func() { // yaml.v3 panics on some inputs that it cannot read
-		if p := recover(); p != nil {
-			err = fail(fmt.Sprintf("not valid YAML: %v", p))
-		}
-	}()
-	if len(data) > maxBytes {
-		return nil, fail(fmt.Sprintf("it has %d bytes; a table has at most %d", len(data), maxBytes))
-	}
-	var node yaml.Node
-	if err := yaml.NewDecoder(bytes.NewReader(data)).Decode(&node); err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil, fail("it is empty; a table has at least gpu and specs")
-		}
-		return nil, fail("not valid YAML: " + err.Error())
-	}
-	return node.Content[0], nil
 }
 
 // each calls read for every field of a mapping.

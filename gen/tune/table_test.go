@@ -110,7 +110,9 @@ func TestTableErrors(t *testing.T) {
 		{"a setting", "sm90_r128k128s2w12: 42.1", "sm90: 42.1", `"sm90" is not a setting`},
 		{"the last choice", "- {plan:", "- {query: 4, plan:", "the last choice is for all lengths"},
 		{"two of decode", "      extend:\n", "      decode:\n", "decode has one choice"},
-		{"YAML", "gpu:", "gpu: [", "not valid YAML"},
+		{"YAML", "gpu:", "gpu: [", "t.yaml:2:1: file: not valid YAML"},
+		{"YAML further down", "    target: sm_90a", "    target: [sm_90a", "not valid YAML"},
+		{"a second document", "specs:\n", "specs:\n---\n", "a second YAML document starts here; a table is one document"},
 		{"twice", "    digest:", "    digest: x\n    digest:", "given twice"},
 		{"a target", "target: sm_90a", "target: sm_91", `"sm_91" is not a target`},
 		{"a negative bound", "query: 128", "query: -128", `t.yaml:16:21: specs.llama3.kinds.extend.choices[0].query: "-128" is not a whole number from 1 to`},
@@ -142,7 +144,7 @@ func TestTableErrors(t *testing.T) {
 			}
 		})
 	}
-	for _, text := range []string{"", "[]", "gpu: x", strings.Repeat("a", maxBytes+1), "\xff\xfe", "gpu: &a x\nspecs: *a"} {
+	for _, text := range []string{"", "[]", "gpu: x", strings.Repeat("a", document.MaxBytes+1), "\xff\xfe", "gpu: &a x\nspecs: *a"} {
 		if _, err := Parse("t.yaml", []byte(text)); err == nil {
 			t.Errorf("%.20q: no error", text)
 		}
