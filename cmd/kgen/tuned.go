@@ -34,15 +34,9 @@ func readTable(path string) (tune.Table, error) {
 	return tune.Parse(path, data)
 }
 
-// tables are what was tuned of a spec: the entries of its name in all tables of the
-// folder tuned beside its file. An entry of another digest is left out, with a
-// sentence; one with a plan that can't be a kernel is an error of its file.
-func (a *app) tables(s spec.Spec) ([]tune.Entry, error) {
-	file := s.Positions[""].File
-	if file == "" || file == stdinName {
-		return nil, nil
-	}
-	folder := filepath.Join(filepath.Dir(file), tunedFolder)
+// readTables reads all tables of a folder, which need not be there. The error is
+// [spec.Errors] where it is of what a table says.
+func readTables(folder string) ([]tune.Table, error) {
 	files, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -50,7 +44,7 @@ func (a *app) tables(s spec.Spec) ([]tune.Entry, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	var entries []tune.Entry
+	var tables []tune.Table
 	var bad spec.Errors
 	from := map[string]string{}
 	for _, f := range files {
@@ -69,32 +63,57 @@ func (a *app) tables(s spec.Spec) ([]tune.Entry, error) {
 			return nil, usagef("%s and %s are both tables of %s: remove one", first, path, table.GPU)
 		}
 		from[table.GPU] = path
-		e, ok := table.Entry(s.Name)
-		if !ok || !a.current(e, tune.Identity{Digest: spec.Digest(s)}) {
-			continue
-		}
-		if errs := (spec.Errors)(nil); errors.As(e.Check(s), &errs) {
-			bad = append(bad, errs...)
-		}
-		entries = append(entries, e)
+		tables = append(tables, table)
 	}
 	if bad != nil {
 		return nil, bad
 	}
-	return entries, nil
+	return tables, nil
 }
 
+// tables are what was tuned of a spec: see allTables.
+func (a *app) tables(s spec.Spec) ([]tune.Entry, error) {
+	all, err := a.allTables([]spec.Spec{s})
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// allTables are what was tuned of each spec: the entries of its name in all tables of the
+// folder tuned beside its file. An entry of another digest is left out, with a
+// sentence; one with a plan that can't be a kernel is an error of its file.
 func (a *app) allTables(specs []spec.Spec) ([][]tune.Entry, error) {
-	var all [][]tune.Entry
+	all := make([][]tune.Entry, len(specs))
 	var bad spec.Errors
-	for _, s := range specs {
-		entries, err := a.tables(s)
-		if errs := (spec.Errors)(nil); errors.As(err, &errs) {
-			bad = append(bad, errs...)
-		} else if err != nil {
-			return nil, err
+	read := map[string][]tune.Table{} // by folder
+	for i, s := range specs {
+		file := s.Positions[""].File
+		if file == "" || file == stdinName {
+			continue
 		}
-		all = append(all, entries)
+		folder := filepath.Join(filepath.Dir(file), tunedFolder)
+		tables, known := read[folder]
+		if !known {
+			var err error
+			tables, err = readTables(folder)
+			if errs := (spec.Errors)(nil); errors.As(err, &errs) {
+				bad = append(bad, errs...)
+			} else if err != nil {
+				return nil, err
+			}
+			read[folder] = tables
+		}
+		for _, table := range tables {
+			e, ok := table.Entry(s.Name)
+			if !ok || !a.current(e, tune.Identity{Digest: spec.Digest(s)}) {
+				continue
+			}
+			if errs := (spec.Errors)(nil); errors.As(e.Check(s), &errs) {
+				bad = append(bad, errs...)
+			}
+			all[i] = append(all[i], e)
+		}
 	}
 	if bad != nil {
 		return nil, bad
