@@ -152,12 +152,14 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		if s.RotatesKeys() {
 			return tiles
 		}
-		// Memory gives three tiles of 32 KB in flight as fast as four, or faster.
-		keys := 64
-		if m.HeadDim+m.VHeadDim <= 128 {
-			keys = 128
+		// Memory gives three tiles of 32 KB in flight as fast as four, or faster. More rows
+		// have registers for the scores of fewer keys at a time.
+		wide := rows / 16
+		keys := max(1, 4/wide) * 16
+		if m.HeadDim+m.VHeadDim <= 128 && wide < 4 {
+			keys *= 2
 		}
-		return append([]spec.Tile{{Rows: rows, Keys: keys, Stages: 3, Warps: helpers + 3}}, tiles...)
+		return append([]spec.Tile{{Rows: rows, Keys: keys, Stages: 3 * wide, Warps: helpers + 3}}, tiles...)
 	case manyRows(kind) && m.VHeadDim > 128:
 		// One block of rows a warp: the outputs of two take more registers than there are.
 		keys, stages := 64, 1
