@@ -11,6 +11,7 @@ import (
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/kernel"
+	"github.com/kgen-project/kgen/runtime/schedule"
 )
 
 // Launcher launches one spec's kernels.
@@ -48,7 +49,7 @@ func (k Kernels) choose(c Case) kernel.Choice {
 		return chooser.Choose(abi.Kind(c.Kind), c.Query, c.Context)
 	}
 	tile := k.Tiles[c.Kind]
-	return kernel.Choice{Rows: tile.Rows, Keys: tile.Keys, Blocks: k.Blocks(abi.Kind(c.Kind)), Tokens: max(4*tile.Keys, 256)}
+	return kernel.Choice{Rows: tile.Rows, Keys: tile.Keys, Blocks: k.Blocks(abi.Kind(c.Kind)), Tokens: schedule.LeastPart(tile.Keys)}
 }
 
 // Options say how to measure. The zero value of a field is its default.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/schedule"
 )
 
 // Shape is a batch of like sequences.
@@ -58,7 +59,7 @@ func (c Cut) Resolve(p Plan) Cut {
 		}
 	}
 	if c.Tokens == 0 {
-		c.Tokens = max(4*p.Keys, 256)
+		c.Tokens = schedule.LeastPart(p.Keys)
 	}
 	return c
 }
