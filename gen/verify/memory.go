@@ -56,26 +56,30 @@ func (a *arena) alloc(name string, n int) (*buffer, error) {
 
 // upload returns memory that holds data: bytes, or what encoding/binary writes.
 func (a *arena) upload(name string, data any) (*buffer, error) {
+	n := binary.Size(data)
+	if n < 0 {
+		return nil, fmt.Errorf("%s: %T has no fixed size", name, data)
+	}
+	b, err := a.alloc(name, n)
+	if err != nil {
+		return b, err
+	}
+	return b, b.write(data)
+}
+
+// write makes the buffer hold data, as upload takes it, from its start on.
+func (b *buffer) write(data any) error {
 	raw, ok := data.([]byte)
 	if !ok {
 		var err error
 		if raw, err = binary.Append(nil, binary.LittleEndian, data); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return fmt.Errorf("%s: %w", b.name, err)
 		}
 	}
-	b, err := a.alloc(name, len(raw))
-	if err != nil {
-		return b, err
-	}
-	return b, b.write(raw)
-}
-
-// write makes the buffer hold data, from its start on.
-func (b *buffer) write(data []byte) error {
-	if len(data) == 0 {
+	if len(raw) == 0 {
 		return nil
 	}
-	if err := b.arena.dev.Upload(b.ptr, data); err != nil {
+	if err := b.arena.dev.Upload(b.ptr, raw); err != nil {
 		return fmt.Errorf("%s: %w", b.name, err)
 	}
 	return nil

@@ -47,10 +47,9 @@ func (b *bench) mergeTrial(rng *rand.Rand) trial {
 		defer memory.free()
 		m := batch{arena: memory}
 		out := m.alloc("Out", 2*((tokens-1)*stride+heads*dim))
-		outs, lses := littleEndian(partialOut), littleEndian(partialLSE)
-		outBuffer, lseBuffer := m.upload("PartialOut", outs), m.upload("PartialLSE", lses)
+		outs, lses := m.upload("PartialOut", partialOut), m.upload("PartialLSE", partialLSE)
 		p := abi.MergeParams{
-			PartialOut: outBuffer.pointer(), PartialLSE: lseBuffer.pointer(),
+			PartialOut: outs.pointer(), PartialLSE: lses.pointer(),
 			Out: out.pointer(), SlotBegin: m.upload("slot begin", slotBegin).pointer(),
 			OutTokenStride: int32(stride), QHeads: int32(heads), Tokens: int32(tokens),
 		}
@@ -70,7 +69,7 @@ func (b *bench) mergeTrial(rng *rand.Rand) trial {
 		}
 		gotOut, gotLSE, err := b.runTwice(ctx, out, lse, func() error {
 			// A run before this one has used them up.
-			if err := errors.Join(outBuffer.write(outs), lseBuffer.write(lses)); err != nil {
+			if err := errors.Join(outs.write(partialOut), lses.write(partialLSE)); err != nil {
 				return err
 			}
 			return b.kernels[e].Merge(0, p)
@@ -137,13 +136,4 @@ func (b *bench) mergeTrial(rng *rand.Rand) trial {
 		}
 		return result, nil
 	}
-}
-
-// littleEndian is the bytes of x in memory.
-func littleEndian(x []float32) []byte {
-	raw := make([]byte, 0, 4*len(x))
-	for _, f := range x {
-		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(f))
-	}
-	return raw
 }
