@@ -118,7 +118,11 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, int lead
 // That of what lies so many bytes behind a descriptor's operand, a multiple of 16. (From
 // one descriptor the compiler makes the others of a product by an addition each.)
 __device__ __forceinline__ uint64_t descriptor_behind(uint64_t descriptor, int bytes) {
-  return descriptor >> 32 << 32 | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
+  uint32_t low, high;
+  asm("mov.b64 {%0, %1}, %2;" : "=r"(low), "=r"(high) : "l"(descriptor));
+  low += bytes >> 4;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(high));
+  return descriptor;
 }
 // Before the first product, and after registers that a product reads or adds to were written.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
