@@ -231,7 +231,9 @@ func folds(s spec.Spec, kind spec.Kind) bool {
 // rotators is the number of warps of family sm90 that rotate: of the many rows' kinds
 // queries and raw keys; of decode raw keys alone. With raw keys it is as many as there is
 // room for: the rotations of a tile, [rotationInstructions] for each 32 keys and 16
-// dimensions, must be done in the time of its products or its copies.
+// dimensions, must be done in the time of its products or its copies. So it is where extend
+// rotates queries for each segment, since the two warps of each scheduler that attend wait
+// for those whose scheduler has more to do.
 func rotators(s spec.Spec, kind spec.Kind) int {
 	switch {
 	case kind == spec.Decode && s.RotatesKeys() && wideDecode(s.Model):
@@ -240,7 +242,7 @@ func rotators(s spec.Spec, kind spec.Kind) int {
 		return 4
 	case kind == spec.Decode:
 		return 0
-	case s.RotatesKeys():
+	case s.RotatesKeys() || kind == spec.Extend && s.Cache.Encoding == spec.Segment:
 		return 3 // of four helpers: one warp copies K and V
 	}
 	return 2
@@ -286,13 +288,10 @@ func sharedBytes(s spec.Spec, p Plan) int {
 		return roundUp(queries*query+stages+results+rotation+rings, columnAlign)
 	case p.Family == SM90: // struct AttendSm90Shared
 		const queries, flags = 2, 2 * 4
-		keyStages, keyBarriers := p.Stages, barriers
-		tokens := (p.Rows-1)/m.Group() + 1
-		rotation := tokens * m.Group() * m.HeadDim * elementBytes // struct RawQueries
+		keyStages, keyBarriers, rotation := p.Stages+1, barriers, 0
+		stages += p.Keys * m.HeadDim * elementBytes
 		if s.RotatesKeys() {
-			keyStages, keyBarriers = p.Stages+1, barriers+barrier
-			stages += p.Keys * m.HeadDim * elementBytes
-			rotation = highTermBytes(s, p.Keys)
+			keyBarriers, rotation = barriers+barrier, highTermBytes(s, p.Keys)
 		}
 		rings := works + queries*barriers + roundUp(keyStages*(keyTileBytes+flags), 8) + keyStages*keyBarriers + p.Stages*barriers
 		return roundUp(queries*query+stages+rotation+rings, columnAlign)

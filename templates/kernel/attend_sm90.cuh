@@ -15,13 +15,9 @@ namespace kgen {
 
 template <class Config>
 struct AttendSm90Shared {
-#if KGEN_ROTATED_KEYS
-  // A stage's time before its use is that of a copy and that of a rotation after it, for which
-  // the time of one tile's products is too short and that of two is enough.
+  // One more than of values: keys are held until their weights are known to be right, and raw
+  // ones are rotated first.
   static constexpr int key_stages = Config::stages + 1;
-#else
-  static constexpr int key_stages = Config::stages;
-#endif
   using Works = WorkRing<3 + 2 * Config::rows / 32>;  // all warps but the finder
 
   // Queries rotated for one run each; the last of an item is also where its outputs
@@ -31,8 +27,6 @@ struct AttendSm90Shared {
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
 #if KGEN_ROTATED_KEYS
   HighTerms<Config> high;
-#else
-  RawQueries<Config, Config::rows> raw;  // of the item whose queries are rotated
 #endif
   int masked[key_stages];       // whether some row may not see some of the stage's keys
   int begins_part[key_stages];  // whether they are a further part's first
@@ -125,8 +119,7 @@ __device__ __forceinline__ unsigned char* query_chunk(AttendSm90Shared<Config>& 
 #if KGEN_ROTATED_KEYS
 // Each tile of keys, between its copy and its use; and an item's queries ahead of its
 // keys, or of the run's that they are rotated for. The first of all are the consumers' own
-// work. There is no room for queries as they came, which only shared decode rotates more than
-// once.
+// work.
 template <class Config>
 __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
   const float* rope = pointer<float>(params.rope);
@@ -138,7 +131,7 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
   auto publish_queries = [&](const Work& work, const KeyTile& tile) {
     ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
     if (!first && tile.exists()) {
-      rotate_query<Config, Config::rows, rotator_threads<Config>, 2>(
+      rotate_query<Config, Config::rows, rotator_threads<Config>, 4>(
           query_rows<Config>(params, pointer<Item>(params.items)[work.item], work.kv_head), rope, rotation_base(tile), params.rope_scale, 0, thread,
           [&](int row, int chunk, uint4 elements) { ptx::store_16(query_chunk(shared, query.stage, row, chunk), elements); });
       ptx::fence_async_shared();
@@ -184,14 +177,12 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
     const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
-    load_raw_queries<Config, Config::rows, rotator_threads<Config>>(shared.raw, rows, thread);
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
-    ptx::cp_async_wait<0>();  // this thread's own copies: no other reads them
     for (;;) {
       ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
       if (!first && tile.exists()) {
-        rotate_raw_queries<Config, Config::rows, rotator_threads<Config>>(
-            shared.raw, rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, thread,
+        rotate_query<Config, Config::rows, rotator_threads<Config>, 4>(
+            rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, thread,
             [&](int row, int chunk, uint4 elements) { ptx::store_16(query_chunk(shared, query.stage, row, chunk), elements); });
         ptx::fence_async_shared();
       }
@@ -249,7 +240,6 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     Accumulator<1, Config::v_head_dim> output;
     WeightFragments<keys> weights;
     Softmax<1> softmax;
-    float rescale[1][2];
     output.clear();
     softmax.clear();
 
@@ -292,19 +282,45 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       begins_part = Config::folds && ptx::shuffle(lane == 0 ? shared.begins_part[key.stage] : 0, 0);
       return read_tile(shared.tile[key.stage], lane);
     };
-    auto take_values = [&](int tokens) {
-      ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity);
+    auto wait_for_values = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity); };
+    // Where the tile is not whole, for which the warpgroups meet: not in anyone's turn.
+    auto complete_values = [&](int tokens) {
       if (tokens >= keys) return;
+      wait_for_values();
       clear_missing_values<consumer_threads>(shared.value[value.stage], tokens, ptx::thread_index());
       ptx::fence_async_shared();
       ptx::named_barrier_sync(1, consumer_threads);
     };
-    auto mask = [&](const KeyTile& tile) {
+    auto mask = [&](const KeyTile& tile, bool masked) {
 #if KGEN_SOFT_CAP
       cap_scores<Config>(scores, params.scale);
 #endif
       if (masked) {
         mask_scores(scores, first_row(), tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
+      }
+    };
+
+    // A softmax is the same whatever is subtracted from its exponents, as long as weights and
+    // sums stay within their range. So what a row subtracts is the maximum of the first tile
+    // in which it sees a key, and further tiles are not searched for theirs, which would take
+    // half as long as their exponentials. Where a row's weights go out of range, the warp
+    // computes the scores once more, by itself, and that row's maximum moves to theirs. The
+    // others stay as they are: no row's result depends on another's.
+    auto weigh_again = [&](int stage, float (&added)[2]) {
+      query_times_keys<Element, Config::head_dim, 1>(scores, shared.query[query.stage], first_row(), shared.key[stage], lane);
+      mask(shared.tile[stage], shared.masked[stage]);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float most = ptx::maximum(added[h], ptx::shuffle_xor(added[h], 1));
+        most = ptx::maximum(most, ptx::shuffle_xor(most, 2));
+        const float top = softmax.row_maximum(scores, 0, h);
+        if (most > most_weight<Element>) {
+          const float factor = softmax.move(0, h, top, score_exponent<Config>(params));
+          added[h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
+          to_fragments<Element>(weights, scores, h);
+          softmax.sum[0][h] *= factor;
+          output.scale_row(0, h, factor);
+        }
       }
     };
 
@@ -320,31 +336,37 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       touch(scores);
       release(shared.key_free[key.stage]);
       key.advance();
-      mask(tile);
-      softmax.follow(scores, rescale, score_exponent<Config>(params));
-      softmax.weigh(scores, rescale, score_exponent<Config>(params));
-      to_fragments<Element>(weights, scores);
+      mask(tile, masked);
+      int started = softmax.start(scores);  // every row (a bool, the compiler spills)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        softmax.sum[0][h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
+        to_fragments<Element>(weights, scores, h);
+      }
 
       int tokens = tile.end - tile.begin;  // of the values that come next
       KeyTile next = take_keys();
       while (next.exists()) {
-        take_values(tokens);
+        complete_values(tokens);
         take_query(next);
         take_turn();
         ptx::wgmma_fence();
         start_scores();
+        wait_for_values();
+        ptx::wgmma_fence();  // else the compiler adds one, in what it takes for a divergent path, and waits for each product
         start_outputs();
         pass_turn();
         ptx::wgmma_wait<1>();  // the scores; the outputs go on
         touch(scores);
-        release(shared.key_free[key.stage]);
         key.advance();
-        mask(next);
+        auto held = [&]() { return before<AttendSm90Shared<Config>::key_stages>(key.stage); };  // the stage of these keys
+        mask(next, masked);
         const bool ends_part = begins_part;  // with the values before these
-        const Softmax<1> before = softmax;
-        if (ends_part) softmax.clear();
-        const bool rescales = softmax.follow(scores, rescale, score_exponent<Config>(params));
-        softmax.weigh(scores, rescale, score_exponent<Config>(params));
+        Softmax<1> ended = softmax;
+        if (ends_part) softmax.clear(), started = false;
+        if (!started) started = softmax.start(scores);
+        float added[2];
+        added[0] = softmax.weigh_row(scores, 0, 0, score_exponent<Config>(params));
         tokens = next.end - next.begin;
         // Here, and not at the top of the loop: with no wait between them the compiler
         // moves the wait for the outputs above the softmax that is to hide them.
@@ -353,19 +375,23 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         touch(output);
         release(shared.value_free[value.stage]);
         value.advance();
-        to_fragments<Element>(weights, scores);
+        to_fragments<Element>(weights, scores, 0);
+        added[1] = softmax.weigh_row(scores, 0, 1, score_exponent<Config>(params));
+        to_fragments<Element>(weights, scores, 1);
+        if (ptx::any(added[0] > most_weight<Element> || added[1] > most_weight<Element>)) weigh_again(held(), added);
+        softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
+        ptx::sync_warp();
+        release(shared.key_free[held()]);
         if (ends_part) {
-          Softmax<1> ended = before;
           // What follows from these would otherwise be in registers throughout.
           fold_rows<Config>(params, item, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
           ++part.number;
           output.clear();
-        } else if (rescales) {
-          output.scale_rows(rescale);
         }
       }
 
-      take_values(tokens);
+      complete_values(tokens);
+      wait_for_values();
       take_turn();
       ptx::wgmma_fence();
       start_outputs();
@@ -435,7 +461,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
 #if KGEN_ROTATED_KEYS
   constexpr int helper_registers = 120, consumer_registers = 192;  // a rotator's low terms take 48
 #else
-  constexpr int helper_registers = 96, consumer_registers = 200;
+  constexpr int helper_registers = 104, consumer_registers = 200;
 #endif
   // Of warps that could go on a scheduler takes the first, and the consumers are what all
   // others are there for.
@@ -457,7 +483,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     produce_keys_and_values<Config>(params, shared, helper);
   } else if (helper < 32) {
     KeyCopier<Config> keys = {params, shared, helper};
-    for_each_tile<Config, Config::stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, helper}, [&](const TileOfItem& t) { keys.copy(t); });
+    for_each_tile<Config, AttendSm90Shared<Config>::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, helper}, [&](const TileOfItem& t) { keys.copy(t); });
   } else {
     ValueCopier<Config> values = {params, shared, helper - 32};
     for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, helper - 32}, [&](const TileOfItem& t) { values.copy(t); });

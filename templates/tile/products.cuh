@@ -35,15 +35,16 @@ struct Accumulator {
 };
 
 // scores = query * key^T. The warp's rows start at `first_row` of the query tile.
-// Query and Key are the tiles' types, which say where a chunk lies.
-template <class Element, int Dim, class Query, class Key, int MTiles, int Keys>
+// Query and Key are the tiles' types, which say where a chunk lies. Unroll: how many of the
+// steps of 16 along Dim are under way at a time, at the most.
+template <class Element, int Dim, int Unroll = Dim / 16, class Query, class Key, int MTiles, int Keys>
 __device__ __forceinline__ void query_times_keys(Accumulator<MTiles, Keys>& scores, const Query& query, int first_row, const Key& keys, int lane) {
   scores.clear();
   // ldmatrix: lanes 0-7, 8-15, 16-23, 24-31 address the rows of four 8x8 blocks.
   // Sixteen rows further, the swizzle is the same.
   const uint32_t query_address = ptx::shared_address(query.bytes) + Query::byte(first_row + lane % 16, lane / 16);
   const uint32_t key_address = ptx::shared_address(keys.bytes) + Key::byte(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-#pragma unroll
+#pragma unroll Unroll
   for (int k = 0; k < Dim / 16; ++k) {
     uint32_t a[MTiles][4];
 #pragma unroll

@@ -6,10 +6,13 @@
 
 namespace kgen {
 
-// Where it is lazy, a row's `maximum` follows the true one only when weights would exceed
-// 2^slack: most tiles then leave the output so far as it is. No digit of the result
-// is lost by that, as weights, sums and outputs are floating-point numbers.
-constexpr float slack = 8.f;
+// The most that a lane's weights of a tile may add up to where a maximum moves only when it
+// must: see attend_sm90. Weights so large are within the range of their type, and their
+// products with values and the sums of those within that of fp32.
+template <class Element>
+constexpr float most_weight = 0x1p60f;
+template <>
+constexpr float most_weight<ptx::fp16> = 0x1p15f;
 
 // A lane holds rows g and g+8 of each block of 16: Rows = 2 * MTiles of them.
 // `sum` is the lane's own share until finish() adds up the four lanes of a row.
@@ -18,7 +21,12 @@ struct Softmax {
   // In one chain of comparisons or sums each waits for the one before it. Where a lane
   // has more rows, these are chains enough, and it has no registers to spare.
   static constexpr int chains = MTiles == 1 ? 2 : 1;
+
+  // Where it is lazy, follow_row lets a row's maximum follow the true one only when weights
+  // would exceed 2^slack: most tiles then leave the output so far as it is. No digit of the
+  // result is lost by that, as weights, sums and outputs are floating-point numbers.
   static constexpr bool lazy = MTiles == 1;
+  static constexpr float slack = 8.f;
 
   float maximum[MTiles][2], sum[MTiles][2];
 
@@ -29,11 +37,9 @@ struct Softmax {
       for (int h = 0; h < 2; ++h) maximum[m][h] = -ptx::infinity(), sum[m][h] = 0.f;
   }
 
-  // Lets the maximum of the lane's row h of block m follow a tile of scores, and returns
-  // the factor for the row's weights and output so far. scale_log2 is the factor from a
-  // score to its exponent of 2; it is positive.
+  // The largest score of the lane's row h of block m.
   template <int Keys>
-  __device__ __forceinline__ float follow_row(const Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) {
+  __device__ __forceinline__ static float row_maximum(const Accumulator<MTiles, Keys>& scores, int m, int h) {
     float tops[2] = {scores.block[m][0][2 * h], scores.block[m][0][2 * h + 1]};
 #pragma unroll
     for (int n = 1; n < Keys / 8; ++n) {
@@ -42,17 +48,24 @@ struct Softmax {
     }
     float top = ptx::maximum(tops[0], tops[1]);
     top = ptx::maximum(top, ptx::shuffle_xor(top, 1));
-    top = ptx::maximum(top, ptx::shuffle_xor(top, 2));
-    top = ptx::maximum(top, maximum[m][h]);
-    if (lazy && (top - maximum[m][h]) * scale_log2 <= slack) top = maximum[m][h];
+    return ptx::maximum(top, ptx::shuffle_xor(top, 2));
+  }
+
+  // Lets that row's maximum follow a tile of scores, and returns the factor for the row's
+  // weights and output so far. scale_log2 is the factor from a score to its exponent of 2;
+  // it is positive.
+  template <int Keys>
+  __device__ __forceinline__ float follow_row(const Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) {
     const float before = maximum[m][h];
+    float top = ptx::maximum(row_maximum(scores, m, h), before);
+    if (lazy && (top - before) * scale_log2 <= slack) top = before;
     maximum[m][h] = top;
     return lazy && top == before ? 1.f : ptx::exp2_approx(ptx::multiply_add(before, scale_log2, -shift(m, h, scale_log2)));
   }
 
-  // Turns that row's scores into weights.
+  // Turns that row's scores into weights, and returns the sum of the lane's.
   template <int Keys>
-  __device__ __forceinline__ void weigh_row(Accumulator<MTiles, Keys>& scores, int m, int h, float rescale, float scale_log2) {
+  __device__ __forceinline__ float weigh_row(Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) const {
     const float shift = this->shift(m, h, scale_log2);
     float added[2] = {0.f, 0.f};
 #pragma unroll
@@ -64,7 +77,7 @@ struct Softmax {
         added[i % chains] += score;
       }
     }
-    sum[m][h] = ptx::multiply_add(sum[m][h], rescale, added[0] + added[1]);
+    return added[0] + added[1];
   }
 
   // What is subtracted from the exponents. A row that has seen no key yet has maximum
@@ -73,25 +86,27 @@ struct Softmax {
     return maximum[m][h] == -ptx::infinity() ? 0.f : maximum[m][h] * scale_log2;
   }
 
-  // follow_row for all rows. Where some row of the warp has a factor other than 1, it
-  // returns true, and the output so far is to be multiplied by them.
+  // Lets rows that have seen no key yet begin with a tile's maximum. Returns whether every
+  // row of the warp has seen one now.
   template <int Keys>
-  __device__ __forceinline__ bool follow(const Accumulator<MTiles, Keys>& scores, float (&rescale)[MTiles][2], float scale_log2) {
-    bool rescales = false;
+  __device__ __forceinline__ bool start(const Accumulator<MTiles, Keys>& scores) {
+    bool started = true;
 #pragma unroll
     for (int m = 0; m < MTiles; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) rescale[m][h] = follow_row(scores, m, h, scale_log2), rescales = rescales || rescale[m][h] != 1.f;
-    return ptx::any(rescales);
+      for (int h = 0; h < 2; ++h) {
+        const float top = row_maximum(scores, m, h);
+        if (maximum[m][h] == -ptx::infinity()) maximum[m][h] = top;
+        started = started && maximum[m][h] != -ptx::infinity();
+      }
+    return !ptx::any(!started);
   }
 
-  // weigh_row for all rows.
-  template <int Keys>
-  __device__ __forceinline__ void weigh(Accumulator<MTiles, Keys>& scores, const float (&rescale)[MTiles][2], float scale_log2) {
-#pragma unroll
-    for (int m = 0; m < MTiles; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) weigh_row(scores, m, h, rescale[m][h], scale_log2);
+  // Moves a row's maximum, and returns as follow_row.
+  __device__ __forceinline__ float move(int m, int h, float to, float scale_log2) {
+    const float before = maximum[m][h];
+    maximum[m][h] = to;
+    return ptx::exp2_approx(ptx::multiply_add(before, scale_log2, -shift(m, h, scale_log2)));
   }
 
   // All of it, row by row.
@@ -102,7 +117,7 @@ struct Softmax {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float rescale = follow_row(scores, m, h, scale_log2);
-        weigh_row(scores, m, h, rescale, scale_log2);
+        sum[m][h] = ptx::multiply_add(sum[m][h], rescale, weigh_row(scores, m, h, scale_log2));
         output.scale_row(m, h, rescale);
       }
   }

@@ -30,16 +30,16 @@ struct WeightFragments {
   uint32_t step[Keys / 16][4];
 };
 
+// Those of the lane's row h, once its scores are weights.
 template <class Element, int Keys>
-__device__ __forceinline__ void to_fragments(WeightFragments<Keys>& weights, const Accumulator<1, Keys>& scores) {
+__device__ __forceinline__ void to_fragments(WeightFragments<Keys>& weights, const Accumulator<1, Keys>& scores, int h) {
 #pragma unroll
-  for (int k = 0; k < Keys / 16; ++k) {
-    const float(&left)[4] = scores.block[0][2 * k], (&right)[4] = scores.block[0][2 * k + 1];
-    weights.step[k][0] = ptx::pack<Element>(left[0], left[1]);
-    weights.step[k][1] = ptx::pack<Element>(left[2], left[3]);
-    weights.step[k][2] = ptx::pack<Element>(right[0], right[1]);
-    weights.step[k][3] = ptx::pack<Element>(right[2], right[3]);
-  }
+  for (int k = 0; k < Keys / 16; ++k)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float(&pair)[4] = scores.block[0][2 * k + i];
+      weights.step[k][2 * i + h] = ptx::pack<Element>(pair[2 * h], pair[2 * h + 1]);
+    }
 }
 
 // Starts output += weights * value.
