@@ -163,26 +163,30 @@ struct QueryRows {
 #endif
 };
 
-// Rotates the query rows [first_row, first_row + Rows) of a tile for runs of the given
-// base and hands each chunk to store(row, chunk, elements); rows that do not exist become
-// zeros. A thread takes one unit of one token, for all heads: they share the angles.
+// Rotates the query rows [first_row, first_row + Rows) of a tile, first_row a multiple of
+// Rows, for runs of the given base and hands each chunk to store(row, chunk, elements); rows
+// that do not exist become those of the item's first token. A thread takes one unit of one
+// token, for all heads: they share the angles.
 template <class Config, int Rows, int Threads, int HeadsAtATime, class Store>
 __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int first_row,
                                              int thread, Store store) {
   using Units = RotationUnits<Config>;
   constexpr int group = Config::group;
-  const int first_token = first_row / group, tokens = (first_row + Rows - 1) / group + 1 - first_token;
+  constexpr bool whole_tokens = Rows % group == 0;
+  const int first_token = first_row / group, tokens = whole_tokens ? Rows / group : (first_row + Rows - 1) / group + 1 - first_token;
   for (int i = thread; i < tokens * Units::count; i += Threads) {
     const int token = first_token + i / Units::count, unit = i % Units::count;
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
-    const bool exists = token * group < rows.count;
+    const int source_token = token * group < rows.count ? token : 0;
+    const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
+    const int second_chunk = (b - a) * chunk_bytes;
 #if KGEN_ROPE
 #if KGEN_ROTATED_KEYS
     Angles angles = {};  // with no value their registers would be taken beyond this function, where keys are rotated
 #else
     Angles angles;
 #endif
-    const bool rotated = exists && unit < Units::rotated;
+    const bool rotated = Units::passed == 0 || unit < Units::rotated;
 #endif
     // All loads of some heads are under way before the first is used.
     constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
@@ -191,20 +195,17 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
       uint4 first[heads_at_a_time], second[heads_at_a_time];
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
-        first[h] = second[h] = make_uint4(0, 0, 0, 0);
-        if (exists) {
-          const unsigned char* source = rows.source(token) + (first_head + h) * (Config::head_dim * 2);
-          first[h] = ptx::load_16(source + a * chunk_bytes);
-          second[h] = ptx::load_16(source + b * chunk_bytes);
-        }
+        const unsigned char* head = source + (first_head + h) * (Config::head_dim * 2);
+        first[h] = ptx::load_16(head);
+        second[h] = ptx::load_16(head + second_chunk);
       }
 #if KGEN_ROPE
-      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(token, base), unit * chunk_elements, factor);
+      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, factor);
 #endif
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
         const int row = token * group + first_head + h;
-        if (row < first_row || row >= first_row + Rows) continue;
+        if (!whole_tokens && (row < first_row || row >= first_row + Rows)) continue;
 #if KGEN_ROPE
         if (rotated) rotate_chunks<Config>(first[h], second[h], angles);
 #endif
