@@ -56,6 +56,14 @@ var mutationsSM90 = []mutation{
 	{"decode: no fence behind a rotation", spec.Decode, spec.Raw, lastFence, lastFence[strings.Index(lastFence, "ptx::sync"):], false},
 	{"decode: keys at the first position of the run", spec.Decode, spec.Raw, "return tile.offset + tile.begin;", "return tile.offset;", false},
 
+	// Weights out of range.
+	{"weights out of range", spec.Extend, spec.Segment, "weigh_again(held(), added);", "{}", false},
+	{"outputs so far not rescaled", spec.Extend, spec.Segment, "output.scale_row(0, h, factor);", remove, false},
+	{"sums so far not rescaled", spec.Extend, spec.Segment, "softmax.sum[0][h] *= factor;", remove, false},
+	{"the sum of weights out of range", spec.Extend, spec.Segment, "added[h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));", "softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));", false},
+	{"a row's maximum from another's keys", spec.Extend, spec.Segment, "softmax.move(0, h, top,", "softmax.move(0, h, ptx::shuffle_xor(top, 4),", false},
+	{"keys gone before their weights are right", spec.Extend, spec.Segment, "key.advance();\n        auto held =", "release(shared.key_free[key.stage]);\n        key.advance();\n        auto held =", false},
+
 	// A block's work and its results.
 	{"no wait for the work", spec.Extend, spec.Segment, "ptx::barrier_wait(full, parity);", remove, false},
 	{"a piece of work left out", spec.Extend, spec.Segment, "ptx::grid_x() + ptx::shuffle(taken, 0)", "ptx::grid_x() + 1 + ptx::shuffle(taken, 0)", false},
@@ -71,7 +79,7 @@ var mutationsSM90 = []mutation{
 	// Items of several parts.
 	{"parts that are not told apart", spec.Extend, spec.Segment, "run.ends_part != 0 && tile.begin", "false && tile.begin", false},
 	{"a part that ends with the first tile of its last run", spec.Extend, spec.Segment, " && tile.begin + Config::keys >= tile.end", remove, false},
-	{"a part's softmax goes on in the next", spec.Extend, spec.Segment, "if (ends_part) softmax.clear();", remove, false},
+	{"a part's softmax goes on in the next", spec.Extend, spec.Segment, "if (ends_part) softmax.clear(), started = false;", remove, false},
 	{"a part's outputs go on in the next", spec.Extend, spec.Segment, "++part.number;\n          output.clear();", "++part.number;", false},
 	{"parts that are not counted", spec.Extend, spec.Segment, "++part.number;", remove, false},
 	{"parts all of one weight", spec.Extend, spec.Segment, "ptx::exp2_approx(before - maximum)", "1.f", false},
@@ -154,7 +162,7 @@ var mutations = []mutation{
 	// Softmax, rows, results.
 	{"output not rescaled", spec.Extend, spec.Segment,
 		"output.scale_row(m, h, rescale);", remove, false},
-	{"sum not rescaled", spec.Prefill, spec.Segment, "ptx::multiply_add(sum[m][h], rescale, added[0] + added[1])", "sum[m][h] + added[0] + added[1]", false},
+	{"sum not rescaled", spec.Prefill, spec.Segment, "ptx::multiply_add(sum[m][h], rescale, weigh_row(", "(sum[m][h] + weigh_row(", false},
 	{"half of a row's lanes summed", spec.Decode, spec.Segment, "sum[m][h] += ptx::shuffle_xor(sum[m][h], 2);", remove, false},
 	{"heads of a group in another order", spec.Extend, spec.Segment,
 		"return kv_head * Config::group + row % Config::group;", "return row % Config::group * (kv_head + 1);", false},

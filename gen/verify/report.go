@@ -105,6 +105,7 @@ type measure struct {
 	rows       int     // rows, or what else has independent errors
 	bound      float64 // what the relative error may be
 	sameBits   bool    // the bits were compared with the baked kernel's
+	apart      bool    // its errors are so much larger than other cases' that, pooled, they would be all that counts
 }
 
 func (m measure) relative() float64 {
@@ -131,8 +132,10 @@ func (t *tally) add(n int, o outcome) {
 			t.failures = append(t.failures, Failure{Case: n, Message: o.err.Error()})
 		}
 	}
-	t.measured.pool(o.measure)
-	t.baked.pool(o.baked)
+	if !o.measure.apart {
+		t.measured.pool(o.measure)
+		t.baked.pool(o.baked)
+	}
 	if o.measure.sameBits {
 		t.sameBits++
 	}
