@@ -78,6 +78,7 @@ func (c *inspectCommand) Run(ctx context.Context, a *app) error {
 	if err := a.compile(ctx, compilation, all); err != nil {
 		return err
 	}
+	a.warn(all[0])
 	switch {
 	case c.SASS:
 		return a.sass(ctx, all[0])
