@@ -48,7 +48,7 @@ func TestChooseHeadDim256(t *testing.T) {
 		{window, spec.SharedDecode, "sm_80", "sm80_r128k32s2w8", ""},
 		{raw, spec.Extend, "sm_90a", "sm80_r64k64s1w4", "bytes of shared memory"}, // three stages of keys, two of values and the angles
 		{raw, spec.Decode, "sm_90a", "sm90_r16k32s4w8", ""},
-		{seven, spec.Extend, "sm_90a", "sm80_r64k64s1w4", "bytes of shared memory"}, // ten tokens' 70 heads as they came
+		{seven, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
 		{seven, spec.Decode, "sm_90a", "sm90_r16k32s4w6", ""},
 		{values, spec.Extend, "sm_80", "sm80_r128k64s2w4", ""},
 		{values, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
