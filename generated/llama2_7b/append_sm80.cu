@@ -496,21 +496,25 @@ struct QueryRows {
   __device__ __forceinline__ int rotation(int token, int base) const { return positions[token] - base; }
 };
 
-// Rotates the query rows [first_row, first_row + Rows) of a tile for runs of the given
-// base and hands each chunk to store(row, chunk, elements); rows that do not exist become
-// zeros. A thread takes one unit of one token, for all heads: they share the angles.
+// Rotates the query rows [first_row, first_row + Rows) of a tile, first_row a multiple of
+// Rows, for runs of the given base and hands each chunk to store(row, chunk, elements); rows
+// that do not exist become those of the item's first token. A thread takes one unit of one
+// token, for all heads: they share the angles.
 template <class Config, int Rows, int Threads, int HeadsAtATime, class Store>
 __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int first_row,
                                              int thread, Store store) {
   using Units = RotationUnits<Config>;
   constexpr int group = Config::group;
-  const int first_token = first_row / group, tokens = (first_row + Rows - 1) / group + 1 - first_token;
+  constexpr bool whole_tokens = Rows % group == 0;
+  const int first_token = first_row / group, tokens = whole_tokens ? Rows / group : (first_row + Rows - 1) / group + 1 - first_token;
   for (int i = thread; i < tokens * Units::count; i += Threads) {
     const int token = first_token + i / Units::count, unit = i % Units::count;
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
-    const bool exists = token * group < rows.count;
+    const int source_token = token * group < rows.count ? token : 0;
+    const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
+    const int second_chunk = (b - a) * chunk_bytes;
     Angles angles;
-    const bool rotated = exists && unit < Units::rotated;
+    const bool rotated = Units::passed == 0 || unit < Units::rotated;
     // All loads of some heads are under way before the first is used.
     constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
 #pragma unroll 1
@@ -518,83 +522,19 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
       uint4 first[heads_at_a_time], second[heads_at_a_time];
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
-        first[h] = second[h] = make_uint4(0, 0, 0, 0);
-        if (exists) {
-          const unsigned char* source = rows.source(token) + (first_head + h) * (Config::head_dim * 2);
-          first[h] = ptx::load_16(source + a * chunk_bytes);
-          second[h] = ptx::load_16(source + b * chunk_bytes);
-        }
+        const unsigned char* head = source + (first_head + h) * (Config::head_dim * 2);
+        first[h] = ptx::load_16(head);
+        second[h] = ptx::load_16(head + second_chunk);
       }
-      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(token, base), unit * chunk_elements, factor);
+      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, factor);
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
         const int row = token * group + first_head + h;
-        if (row < first_row || row >= first_row + Rows) continue;
+        if (!whole_tokens && (row < first_row || row >= first_row + Rows)) continue;
         if (rotated) rotate_chunks<Config>(first[h], second[h], angles);
         store(row, a, first[h]);
         store(row, b, second[h]);
       }
-    }
-  }
-}
-
-// The queries of an item as they are, kept by the threads that rotate them once for
-// each run: cell (token, unit) is one unit of one token, for all its heads, and always
-// one thread's own.
-template <class Config, int Rows>
-struct RawQueries {
-  static constexpr int tokens = (Rows - 1) / Config::group + 1, cells = tokens * RotationUnits<Config>::count;
-  uint4 chunk[2 * Config::group][cells];
-};
-
-// Copies this thread's cells; rows that do not exist become zeros.
-template <class Config, int Rows, int Threads>
-__device__ __forceinline__ void load_raw_queries(RawQueries<Config, Rows>& raw, const QueryRows<Config>& rows, int thread) {
-  using Units = RotationUnits<Config>;
-#pragma unroll 1
-  for (int cell = thread; cell < RawQueries<Config, Rows>::cells; cell += Threads) {
-    const int token = cell / Units::count, unit = cell % Units::count;
-    const bool exists = token * Config::group < rows.count;
-    const unsigned char* source = rows.source(exists ? token : 0);
-#pragma unroll
-    for (int h = 0; h < Config::group; ++h) {
-      ptx::cp_async_16(ptx::shared_address(&raw.chunk[2 * h][cell]), source + (h * Config::head_dim * 2 + Units::first_chunk(unit) * chunk_bytes), exists);
-      ptx::cp_async_16(ptx::shared_address(&raw.chunk[2 * h + 1][cell]), source + (h * Config::head_dim * 2 + Units::second_chunk(unit) * chunk_bytes), exists);
-    }
-  }
-  ptx::cp_async_commit();
-}
-
-// Rotates this thread's cells as rotate_query does. The table's entries for a cell are
-// on their way while the one before it is rotated: that latency, for each cell, would be
-// most of the time.
-template <class Config, int Rows, int Threads, class Store>
-__device__ __forceinline__ void rotate_raw_queries(const RawQueries<Config, Rows>& raw, const QueryRows<Config>& rows, const float* rope, int base, float factor,
-                                                   int thread, Store store) {
-  using Units = RotationUnits<Config>;
-  constexpr int group = Config::group, cells = RawQueries<Config, Rows>::cells;
-  AngleTerms terms;
-  auto load_terms = [&](int cell) {
-    const int token = cell / Units::count, unit = cell % Units::count;
-    if (cell < cells && unit < Units::rotated && token * group < rows.count) {
-      terms = load_angle_terms<Config>(rope, rows.rotation(token, base), unit * chunk_elements);
-    }
-  };
-  load_terms(thread);
-#pragma unroll 1
-  for (int cell = thread; cell < cells; cell += Threads) {
-    const int token = cell / Units::count, unit = cell % Units::count;
-    const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
-    const Angles angles = add_angles(terms, factor);
-    load_terms(cell + Threads);
-#pragma unroll 2
-    for (int h = 0; h < group; ++h) {
-      const int row = token * group + h;
-      if (Rows % group != 0 && row >= Rows) break;
-      uint4 first = raw.chunk[2 * h][cell], second = raw.chunk[2 * h + 1][cell];
-      if (unit < Units::rotated) rotate_chunks<Config>(first, second, angles);
-      store(row, a, first);
-      store(row, b, second);
     }
   }
 }

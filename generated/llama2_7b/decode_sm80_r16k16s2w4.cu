@@ -544,15 +544,16 @@ struct Accumulator {
 };
 
 // scores = query * key^T. The warp's rows start at `first_row` of the query tile.
-// Query and Key are the tiles' types, which say where a chunk lies.
-template <class Element, int Dim, class Query, class Key, int MTiles, int Keys>
+// Query and Key are the tiles' types, which say where a chunk lies. Unroll: how many of the
+// steps of 16 along Dim are under way at a time, at the most.
+template <class Element, int Dim, int Unroll = Dim / 16, class Query, class Key, int MTiles, int Keys>
 __device__ __forceinline__ void query_times_keys(Accumulator<MTiles, Keys>& scores, const Query& query, int first_row, const Key& keys, int lane) {
   scores.clear();
   // ldmatrix: lanes 0-7, 8-15, 16-23, 24-31 address the rows of four 8x8 blocks.
   // Sixteen rows further, the swizzle is the same.
   const uint32_t query_address = ptx::shared_address(query.bytes) + Query::byte(first_row + lane % 16, lane / 16);
   const uint32_t key_address = ptx::shared_address(keys.bytes) + Key::byte(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-#pragma unroll
+#pragma unroll Unroll
   for (int k = 0; k < Dim / 16; ++k) {
     uint32_t a[MTiles][4];
 #pragma unroll
@@ -841,21 +842,25 @@ struct QueryRows {
   __device__ __forceinline__ int rotation(int token, int base) const { return positions[token] - base; }
 };
 
-// Rotates the query rows [first_row, first_row + Rows) of a tile for runs of the given
-// base and hands each chunk to store(row, chunk, elements); rows that do not exist become
-// zeros. A thread takes one unit of one token, for all heads: they share the angles.
+// Rotates the query rows [first_row, first_row + Rows) of a tile, first_row a multiple of
+// Rows, for runs of the given base and hands each chunk to store(row, chunk, elements); rows
+// that do not exist become those of the item's first token. A thread takes one unit of one
+// token, for all heads: they share the angles.
 template <class Config, int Rows, int Threads, int HeadsAtATime, class Store>
 __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int first_row,
                                              int thread, Store store) {
   using Units = RotationUnits<Config>;
   constexpr int group = Config::group;
-  const int first_token = first_row / group, tokens = (first_row + Rows - 1) / group + 1 - first_token;
+  constexpr bool whole_tokens = Rows % group == 0;
+  const int first_token = first_row / group, tokens = whole_tokens ? Rows / group : (first_row + Rows - 1) / group + 1 - first_token;
   for (int i = thread; i < tokens * Units::count; i += Threads) {
     const int token = first_token + i / Units::count, unit = i % Units::count;
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
-    const bool exists = token * group < rows.count;
+    const int source_token = token * group < rows.count ? token : 0;
+    const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
+    const int second_chunk = (b - a) * chunk_bytes;
     Angles angles;
-    const bool rotated = exists && unit < Units::rotated;
+    const bool rotated = Units::passed == 0 || unit < Units::rotated;
     // All loads of some heads are under way before the first is used.
     constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
 #pragma unroll 1
@@ -863,83 +868,19 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
       uint4 first[heads_at_a_time], second[heads_at_a_time];
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
-        first[h] = second[h] = make_uint4(0, 0, 0, 0);
-        if (exists) {
-          const unsigned char* source = rows.source(token) + (first_head + h) * (Config::head_dim * 2);
-          first[h] = ptx::load_16(source + a * chunk_bytes);
-          second[h] = ptx::load_16(source + b * chunk_bytes);
-        }
+        const unsigned char* head = source + (first_head + h) * (Config::head_dim * 2);
+        first[h] = ptx::load_16(head);
+        second[h] = ptx::load_16(head + second_chunk);
       }
-      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(token, base), unit * chunk_elements, factor);
+      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, factor);
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
         const int row = token * group + first_head + h;
-        if (row < first_row || row >= first_row + Rows) continue;
+        if (!whole_tokens && (row < first_row || row >= first_row + Rows)) continue;
         if (rotated) rotate_chunks<Config>(first[h], second[h], angles);
         store(row, a, first[h]);
         store(row, b, second[h]);
       }
-    }
-  }
-}
-
-// The queries of an item as they are, kept by the threads that rotate them once for
-// each run: cell (token, unit) is one unit of one token, for all its heads, and always
-// one thread's own.
-template <class Config, int Rows>
-struct RawQueries {
-  static constexpr int tokens = (Rows - 1) / Config::group + 1, cells = tokens * RotationUnits<Config>::count;
-  uint4 chunk[2 * Config::group][cells];
-};
-
-// Copies this thread's cells; rows that do not exist become zeros.
-template <class Config, int Rows, int Threads>
-__device__ __forceinline__ void load_raw_queries(RawQueries<Config, Rows>& raw, const QueryRows<Config>& rows, int thread) {
-  using Units = RotationUnits<Config>;
-#pragma unroll 1
-  for (int cell = thread; cell < RawQueries<Config, Rows>::cells; cell += Threads) {
-    const int token = cell / Units::count, unit = cell % Units::count;
-    const bool exists = token * Config::group < rows.count;
-    const unsigned char* source = rows.source(exists ? token : 0);
-#pragma unroll
-    for (int h = 0; h < Config::group; ++h) {
-      ptx::cp_async_16(ptx::shared_address(&raw.chunk[2 * h][cell]), source + (h * Config::head_dim * 2 + Units::first_chunk(unit) * chunk_bytes), exists);
-      ptx::cp_async_16(ptx::shared_address(&raw.chunk[2 * h + 1][cell]), source + (h * Config::head_dim * 2 + Units::second_chunk(unit) * chunk_bytes), exists);
-    }
-  }
-  ptx::cp_async_commit();
-}
-
-// Rotates this thread's cells as rotate_query does. The table's entries for a cell are
-// on their way while the one before it is rotated: that latency, for each cell, would be
-// most of the time.
-template <class Config, int Rows, int Threads, class Store>
-__device__ __forceinline__ void rotate_raw_queries(const RawQueries<Config, Rows>& raw, const QueryRows<Config>& rows, const float* rope, int base, float factor,
-                                                   int thread, Store store) {
-  using Units = RotationUnits<Config>;
-  constexpr int group = Config::group, cells = RawQueries<Config, Rows>::cells;
-  AngleTerms terms;
-  auto load_terms = [&](int cell) {
-    const int token = cell / Units::count, unit = cell % Units::count;
-    if (cell < cells && unit < Units::rotated && token * group < rows.count) {
-      terms = load_angle_terms<Config>(rope, rows.rotation(token, base), unit * chunk_elements);
-    }
-  };
-  load_terms(thread);
-#pragma unroll 1
-  for (int cell = thread; cell < cells; cell += Threads) {
-    const int token = cell / Units::count, unit = cell % Units::count;
-    const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
-    const Angles angles = add_angles(terms, factor);
-    load_terms(cell + Threads);
-#pragma unroll 2
-    for (int h = 0; h < group; ++h) {
-      const int row = token * group + h;
-      if (Rows % group != 0 && row >= Rows) break;
-      uint4 first = raw.chunk[2 * h][cell], second = raw.chunk[2 * h + 1][cell];
-      if (unit < Units::rotated) rotate_chunks<Config>(first, second, angles);
-      store(row, a, first);
-      store(row, b, second);
     }
   }
 }
@@ -962,10 +903,13 @@ __device__ __forceinline__ void load_keys(SharedTile<Rows, Config::head_dim>& ti
 
 namespace kgen {
 
-// Where it is lazy, a row's `maximum` follows the true one only when weights would exceed
-// 2^slack: most tiles then leave the output so far as it is. No digit of the result
-// is lost by that, as weights, sums and outputs are floating-point numbers.
-constexpr float slack = 8.f;
+// The most that a lane's weights of a tile may add up to where a maximum moves only when it
+// must: see attend_sm90. Weights so large are within the range of their type, and their
+// products with values and the sums of those within that of fp32.
+template <class Element>
+constexpr float most_weight = 0x1p60f;
+template <>
+constexpr float most_weight<ptx::fp16> = 0x1p15f;
 
 // A lane holds rows g and g+8 of each block of 16: Rows = 2 * MTiles of them.
 // `sum` is the lane's own share until finish() adds up the four lanes of a row.
@@ -974,7 +918,12 @@ struct Softmax {
   // In one chain of comparisons or sums each waits for the one before it. Where a lane
   // has more rows, these are chains enough, and it has no registers to spare.
   static constexpr int chains = MTiles == 1 ? 2 : 1;
+
+  // Where it is lazy, follow_row lets a row's maximum follow the true one only when weights
+  // would exceed 2^slack: most tiles then leave the output so far as it is. No digit of the
+  // result is lost by that, as weights, sums and outputs are floating-point numbers.
   static constexpr bool lazy = MTiles == 1;
+  static constexpr float slack = 8.f;
 
   float maximum[MTiles][2], sum[MTiles][2];
 
@@ -985,11 +934,9 @@ struct Softmax {
       for (int h = 0; h < 2; ++h) maximum[m][h] = -ptx::infinity(), sum[m][h] = 0.f;
   }
 
-  // Lets the maximum of the lane's row h of block m follow a tile of scores, and returns
-  // the factor for the row's weights and output so far. scale_log2 is the factor from a
-  // score to its exponent of 2; it is positive.
+  // The largest score of the lane's row h of block m.
   template <int Keys>
-  __device__ __forceinline__ float follow_row(const Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) {
+  __device__ __forceinline__ static float row_maximum(const Accumulator<MTiles, Keys>& scores, int m, int h) {
     float tops[2] = {scores.block[m][0][2 * h], scores.block[m][0][2 * h + 1]};
 #pragma unroll
     for (int n = 1; n < Keys / 8; ++n) {
@@ -998,17 +945,24 @@ struct Softmax {
     }
     float top = ptx::maximum(tops[0], tops[1]);
     top = ptx::maximum(top, ptx::shuffle_xor(top, 1));
-    top = ptx::maximum(top, ptx::shuffle_xor(top, 2));
-    top = ptx::maximum(top, maximum[m][h]);
-    if (lazy && (top - maximum[m][h]) * scale_log2 <= slack) top = maximum[m][h];
+    return ptx::maximum(top, ptx::shuffle_xor(top, 2));
+  }
+
+  // Lets that row's maximum follow a tile of scores, and returns the factor for the row's
+  // weights and output so far. scale_log2 is the factor from a score to its exponent of 2;
+  // it is positive.
+  template <int Keys>
+  __device__ __forceinline__ float follow_row(const Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) {
     const float before = maximum[m][h];
+    float top = ptx::maximum(row_maximum(scores, m, h), before);
+    if (lazy && (top - before) * scale_log2 <= slack) top = before;
     maximum[m][h] = top;
     return lazy && top == before ? 1.f : ptx::exp2_approx(ptx::multiply_add(before, scale_log2, -shift(m, h, scale_log2)));
   }
 
-  // Turns that row's scores into weights.
+  // Turns that row's scores into weights, and returns the sum of the lane's.
   template <int Keys>
-  __device__ __forceinline__ void weigh_row(Accumulator<MTiles, Keys>& scores, int m, int h, float rescale, float scale_log2) {
+  __device__ __forceinline__ float weigh_row(Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) const {
     const float shift = this->shift(m, h, scale_log2);
     float added[2] = {0.f, 0.f};
 #pragma unroll
@@ -1020,7 +974,7 @@ struct Softmax {
         added[i % chains] += score;
       }
     }
-    sum[m][h] = ptx::multiply_add(sum[m][h], rescale, added[0] + added[1]);
+    return added[0] + added[1];
   }
 
   // What is subtracted from the exponents. A row that has seen no key yet has maximum
@@ -1029,25 +983,27 @@ struct Softmax {
     return maximum[m][h] == -ptx::infinity() ? 0.f : maximum[m][h] * scale_log2;
   }
 
-  // follow_row for all rows. Where some row of the warp has a factor other than 1, it
-  // returns true, and the output so far is to be multiplied by them.
+  // Lets rows that have seen no key yet begin with a tile's maximum. Returns whether every
+  // row of the warp has seen one now.
   template <int Keys>
-  __device__ __forceinline__ bool follow(const Accumulator<MTiles, Keys>& scores, float (&rescale)[MTiles][2], float scale_log2) {
-    bool rescales = false;
+  __device__ __forceinline__ bool start(const Accumulator<MTiles, Keys>& scores) {
+    bool started = true;
 #pragma unroll
     for (int m = 0; m < MTiles; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) rescale[m][h] = follow_row(scores, m, h, scale_log2), rescales = rescales || rescale[m][h] != 1.f;
-    return ptx::any(rescales);
+      for (int h = 0; h < 2; ++h) {
+        const float top = row_maximum(scores, m, h);
+        if (maximum[m][h] == -ptx::infinity()) maximum[m][h] = top;
+        started = started && maximum[m][h] != -ptx::infinity();
+      }
+    return !ptx::any(!started);
   }
 
-  // weigh_row for all rows.
-  template <int Keys>
-  __device__ __forceinline__ void weigh(Accumulator<MTiles, Keys>& scores, const float (&rescale)[MTiles][2], float scale_log2) {
-#pragma unroll
-    for (int m = 0; m < MTiles; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) weigh_row(scores, m, h, rescale[m][h], scale_log2);
+  // Moves a row's maximum, and returns as follow_row.
+  __device__ __forceinline__ float move(int m, int h, float to, float scale_log2) {
+    const float before = maximum[m][h];
+    maximum[m][h] = to;
+    return ptx::exp2_approx(ptx::multiply_add(before, scale_log2, -shift(m, h, scale_log2)));
   }
 
   // All of it, row by row.
@@ -1058,7 +1014,7 @@ struct Softmax {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float rescale = follow_row(scores, m, h, scale_log2);
-        weigh_row(scores, m, h, rescale, scale_log2);
+        sum[m][h] = ptx::multiply_add(sum[m][h], rescale, weigh_row(scores, m, h, scale_log2));
         output.scale_row(m, h, rescale);
       }
   }

@@ -187,7 +187,7 @@ func Bundle() kernel.Bundle {
 				Stages:      2,
 				Warps:       8,
 				Group:       Group,
-				SharedBytes: 181248,
+				SharedBytes: 197632,
 				Folds:       true,
 				Source:      read("extend_sm90_r64k128s2w8.cu"),
 			},

@@ -124,7 +124,7 @@
 // Machine code: extend_sm90_r64k128s2w8.sm_90a.cubin
 #define KGEN_LLAMA3_EXTEND_SM90_R64K128S2W8_ENTRY "kgen_llama3_extend_sm90_r64k128s2w8"
 #define KGEN_LLAMA3_EXTEND_SM90_R64K128S2W8_THREADS 256
-#define KGEN_LLAMA3_EXTEND_SM90_R64K128S2W8_SHARED_BYTES 181248
+#define KGEN_LLAMA3_EXTEND_SM90_R64K128S2W8_SHARED_BYTES 197632
 #define KGEN_LLAMA3_EXTEND_SM90_R64K128S2W8_ROWS 64  // of a tile: query tokens of an item x group, at most
 
 // extend attends from a block of query tokens to many segments and to the block's own tokens.

@@ -294,7 +294,11 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, int lead
 // That of what lies so many bytes behind a descriptor's operand, a multiple of 16. (From
 // one descriptor the compiler makes the others of a product by an addition each.)
 __device__ __forceinline__ uint64_t descriptor_behind(uint64_t descriptor, int bytes) {
-  return descriptor >> 32 << 32 | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
+  uint32_t low, high;
+  asm("mov.b64 {%0, %1}, %2;" : "=r"(low), "=r"(high) : "l"(descriptor));
+  low += bytes >> 4;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(high));
+  return descriptor;
 }
 // Before the first product, and after registers that a product reads or adds to were written.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -694,7 +698,7 @@ struct Config {
   static constexpr int keys = 128;                // keys in a tile
   static constexpr int stages = 2;                // tiles of keys in flight
   static constexpr int warps = 12;
-  static constexpr int rotators = 2;              // warps that rotate
+  static constexpr int rotators = 3;              // warps that rotate
   static constexpr bool folds = true;             // items may have several parts
   static constexpr int threads = 384;
   static constexpr int min_blocks = 1;            // blocks of a multiprocessor
@@ -904,15 +908,16 @@ struct Accumulator {
 };
 
 // scores = query * key^T. The warp's rows start at `first_row` of the query tile.
-// Query and Key are the tiles' types, which say where a chunk lies.
-template <class Element, int Dim, class Query, class Key, int MTiles, int Keys>
+// Query and Key are the tiles' types, which say where a chunk lies. Unroll: how many of the
+// steps of 16 along Dim are under way at a time, at the most.
+template <class Element, int Dim, int Unroll = Dim / 16, class Query, class Key, int MTiles, int Keys>
 __device__ __forceinline__ void query_times_keys(Accumulator<MTiles, Keys>& scores, const Query& query, int first_row, const Key& keys, int lane) {
   scores.clear();
   // ldmatrix: lanes 0-7, 8-15, 16-23, 24-31 address the rows of four 8x8 blocks.
   // Sixteen rows further, the swizzle is the same.
   const uint32_t query_address = ptx::shared_address(query.bytes) + Query::byte(first_row + lane % 16, lane / 16);
   const uint32_t key_address = ptx::shared_address(keys.bytes) + Key::byte(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-#pragma unroll
+#pragma unroll Unroll
   for (int k = 0; k < Dim / 16; ++k) {
     uint32_t a[MTiles][4];
 #pragma unroll
@@ -1201,21 +1206,25 @@ struct QueryRows {
   __device__ __forceinline__ int rotation(int token, int base) const { return positions[token] - base; }
 };
 
-// Rotates the query rows [first_row, first_row + Rows) of a tile for runs of the given
-// base and hands each chunk to store(row, chunk, elements); rows that do not exist become
-// zeros. A thread takes one unit of one token, for all heads: they share the angles.
+// Rotates the query rows [first_row, first_row + Rows) of a tile, first_row a multiple of
+// Rows, for runs of the given base and hands each chunk to store(row, chunk, elements); rows
+// that do not exist become those of the item's first token. A thread takes one unit of one
+// token, for all heads: they share the angles.
 template <class Config, int Rows, int Threads, int HeadsAtATime, class Store>
 __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int first_row,
                                              int thread, Store store) {
   using Units = RotationUnits<Config>;
   constexpr int group = Config::group;
-  const int first_token = first_row / group, tokens = (first_row + Rows - 1) / group + 1 - first_token;
+  constexpr bool whole_tokens = Rows % group == 0;
+  const int first_token = first_row / group, tokens = whole_tokens ? Rows / group : (first_row + Rows - 1) / group + 1 - first_token;
   for (int i = thread; i < tokens * Units::count; i += Threads) {
     const int token = first_token + i / Units::count, unit = i % Units::count;
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
-    const bool exists = token * group < rows.count;
+    const int source_token = token * group < rows.count ? token : 0;
+    const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
+    const int second_chunk = (b - a) * chunk_bytes;
     Angles angles;
-    const bool rotated = exists && unit < Units::rotated;
+    const bool rotated = Units::passed == 0 || unit < Units::rotated;
     // All loads of some heads are under way before the first is used.
     constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
 #pragma unroll 1
@@ -1223,83 +1232,19 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
       uint4 first[heads_at_a_time], second[heads_at_a_time];
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
-        first[h] = second[h] = make_uint4(0, 0, 0, 0);
-        if (exists) {
-          const unsigned char* source = rows.source(token) + (first_head + h) * (Config::head_dim * 2);
-          first[h] = ptx::load_16(source + a * chunk_bytes);
-          second[h] = ptx::load_16(source + b * chunk_bytes);
-        }
+        const unsigned char* head = source + (first_head + h) * (Config::head_dim * 2);
+        first[h] = ptx::load_16(head);
+        second[h] = ptx::load_16(head + second_chunk);
       }
-      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(token, base), unit * chunk_elements, factor);
+      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, factor);
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
         const int row = token * group + first_head + h;
-        if (row < first_row || row >= first_row + Rows) continue;
+        if (!whole_tokens && (row < first_row || row >= first_row + Rows)) continue;
         if (rotated) rotate_chunks<Config>(first[h], second[h], angles);
         store(row, a, first[h]);
         store(row, b, second[h]);
       }
-    }
-  }
-}
-
-// The queries of an item as they are, kept by the threads that rotate them once for
-// each run: cell (token, unit) is one unit of one token, for all its heads, and always
-// one thread's own.
-template <class Config, int Rows>
-struct RawQueries {
-  static constexpr int tokens = (Rows - 1) / Config::group + 1, cells = tokens * RotationUnits<Config>::count;
-  uint4 chunk[2 * Config::group][cells];
-};
-
-// Copies this thread's cells; rows that do not exist become zeros.
-template <class Config, int Rows, int Threads>
-__device__ __forceinline__ void load_raw_queries(RawQueries<Config, Rows>& raw, const QueryRows<Config>& rows, int thread) {
-  using Units = RotationUnits<Config>;
-#pragma unroll 1
-  for (int cell = thread; cell < RawQueries<Config, Rows>::cells; cell += Threads) {
-    const int token = cell / Units::count, unit = cell % Units::count;
-    const bool exists = token * Config::group < rows.count;
-    const unsigned char* source = rows.source(exists ? token : 0);
-#pragma unroll
-    for (int h = 0; h < Config::group; ++h) {
-      ptx::cp_async_16(ptx::shared_address(&raw.chunk[2 * h][cell]), source + (h * Config::head_dim * 2 + Units::first_chunk(unit) * chunk_bytes), exists);
-      ptx::cp_async_16(ptx::shared_address(&raw.chunk[2 * h + 1][cell]), source + (h * Config::head_dim * 2 + Units::second_chunk(unit) * chunk_bytes), exists);
-    }
-  }
-  ptx::cp_async_commit();
-}
-
-// Rotates this thread's cells as rotate_query does. The table's entries for a cell are
-// on their way while the one before it is rotated: that latency, for each cell, would be
-// most of the time.
-template <class Config, int Rows, int Threads, class Store>
-__device__ __forceinline__ void rotate_raw_queries(const RawQueries<Config, Rows>& raw, const QueryRows<Config>& rows, const float* rope, int base, float factor,
-                                                   int thread, Store store) {
-  using Units = RotationUnits<Config>;
-  constexpr int group = Config::group, cells = RawQueries<Config, Rows>::cells;
-  AngleTerms terms;
-  auto load_terms = [&](int cell) {
-    const int token = cell / Units::count, unit = cell % Units::count;
-    if (cell < cells && unit < Units::rotated && token * group < rows.count) {
-      terms = load_angle_terms<Config>(rope, rows.rotation(token, base), unit * chunk_elements);
-    }
-  };
-  load_terms(thread);
-#pragma unroll 1
-  for (int cell = thread; cell < cells; cell += Threads) {
-    const int token = cell / Units::count, unit = cell % Units::count;
-    const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
-    const Angles angles = add_angles(terms, factor);
-    load_terms(cell + Threads);
-#pragma unroll 2
-    for (int h = 0; h < group; ++h) {
-      const int row = token * group + h;
-      if (Rows % group != 0 && row >= Rows) break;
-      uint4 first = raw.chunk[2 * h][cell], second = raw.chunk[2 * h + 1][cell];
-      if (unit < Units::rotated) rotate_chunks<Config>(first, second, angles);
-      store(row, a, first);
-      store(row, b, second);
     }
   }
 }
@@ -1322,10 +1267,13 @@ __device__ __forceinline__ void load_keys(SharedTile<Rows, Config::head_dim>& ti
 
 namespace kgen {
 
-// Where it is lazy, a row's `maximum` follows the true one only when weights would exceed
-// 2^slack: most tiles then leave the output so far as it is. No digit of the result
-// is lost by that, as weights, sums and outputs are floating-point numbers.
-constexpr float slack = 8.f;
+// The most that a lane's weights of a tile may add up to where a maximum moves only when it
+// must: see attend_sm90. Weights so large are within the range of their type, and their
+// products with values and the sums of those within that of fp32.
+template <class Element>
+constexpr float most_weight = 0x1p60f;
+template <>
+constexpr float most_weight<ptx::fp16> = 0x1p15f;
 
 // A lane holds rows g and g+8 of each block of 16: Rows = 2 * MTiles of them.
 // `sum` is the lane's own share until finish() adds up the four lanes of a row.
@@ -1334,7 +1282,12 @@ struct Softmax {
   // In one chain of comparisons or sums each waits for the one before it. Where a lane
   // has more rows, these are chains enough, and it has no registers to spare.
   static constexpr int chains = MTiles == 1 ? 2 : 1;
+
+  // Where it is lazy, follow_row lets a row's maximum follow the true one only when weights
+  // would exceed 2^slack: most tiles then leave the output so far as it is. No digit of the
+  // result is lost by that, as weights, sums and outputs are floating-point numbers.
   static constexpr bool lazy = MTiles == 1;
+  static constexpr float slack = 8.f;
 
   float maximum[MTiles][2], sum[MTiles][2];
 
@@ -1345,11 +1298,9 @@ struct Softmax {
       for (int h = 0; h < 2; ++h) maximum[m][h] = -ptx::infinity(), sum[m][h] = 0.f;
   }
 
-  // Lets the maximum of the lane's row h of block m follow a tile of scores, and returns
-  // the factor for the row's weights and output so far. scale_log2 is the factor from a
-  // score to its exponent of 2; it is positive.
+  // The largest score of the lane's row h of block m.
   template <int Keys>
-  __device__ __forceinline__ float follow_row(const Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) {
+  __device__ __forceinline__ static float row_maximum(const Accumulator<MTiles, Keys>& scores, int m, int h) {
     float tops[2] = {scores.block[m][0][2 * h], scores.block[m][0][2 * h + 1]};
 #pragma unroll
     for (int n = 1; n < Keys / 8; ++n) {
@@ -1358,17 +1309,24 @@ struct Softmax {
     }
     float top = ptx::maximum(tops[0], tops[1]);
     top = ptx::maximum(top, ptx::shuffle_xor(top, 1));
-    top = ptx::maximum(top, ptx::shuffle_xor(top, 2));
-    top = ptx::maximum(top, maximum[m][h]);
-    if (lazy && (top - maximum[m][h]) * scale_log2 <= slack) top = maximum[m][h];
+    return ptx::maximum(top, ptx::shuffle_xor(top, 2));
+  }
+
+  // Lets that row's maximum follow a tile of scores, and returns the factor for the row's
+  // weights and output so far. scale_log2 is the factor from a score to its exponent of 2;
+  // it is positive.
+  template <int Keys>
+  __device__ __forceinline__ float follow_row(const Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) {
     const float before = maximum[m][h];
+    float top = ptx::maximum(row_maximum(scores, m, h), before);
+    if (lazy && (top - before) * scale_log2 <= slack) top = before;
     maximum[m][h] = top;
     return lazy && top == before ? 1.f : ptx::exp2_approx(ptx::multiply_add(before, scale_log2, -shift(m, h, scale_log2)));
   }
 
-  // Turns that row's scores into weights.
+  // Turns that row's scores into weights, and returns the sum of the lane's.
   template <int Keys>
-  __device__ __forceinline__ void weigh_row(Accumulator<MTiles, Keys>& scores, int m, int h, float rescale, float scale_log2) {
+  __device__ __forceinline__ float weigh_row(Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) const {
     const float shift = this->shift(m, h, scale_log2);
     float added[2] = {0.f, 0.f};
 #pragma unroll
@@ -1380,7 +1338,7 @@ struct Softmax {
         added[i % chains] += score;
       }
     }
-    sum[m][h] = ptx::multiply_add(sum[m][h], rescale, added[0] + added[1]);
+    return added[0] + added[1];
   }
 
   // What is subtracted from the exponents. A row that has seen no key yet has maximum
@@ -1389,25 +1347,27 @@ struct Softmax {
     return maximum[m][h] == -ptx::infinity() ? 0.f : maximum[m][h] * scale_log2;
   }
 
-  // follow_row for all rows. Where some row of the warp has a factor other than 1, it
-  // returns true, and the output so far is to be multiplied by them.
+  // Lets rows that have seen no key yet begin with a tile's maximum. Returns whether every
+  // row of the warp has seen one now.
   template <int Keys>
-  __device__ __forceinline__ bool follow(const Accumulator<MTiles, Keys>& scores, float (&rescale)[MTiles][2], float scale_log2) {
-    bool rescales = false;
+  __device__ __forceinline__ bool start(const Accumulator<MTiles, Keys>& scores) {
+    bool started = true;
 #pragma unroll
     for (int m = 0; m < MTiles; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) rescale[m][h] = follow_row(scores, m, h, scale_log2), rescales = rescales || rescale[m][h] != 1.f;
-    return ptx::any(rescales);
+      for (int h = 0; h < 2; ++h) {
+        const float top = row_maximum(scores, m, h);
+        if (maximum[m][h] == -ptx::infinity()) maximum[m][h] = top;
+        started = started && maximum[m][h] != -ptx::infinity();
+      }
+    return !ptx::any(!started);
   }
 
-  // weigh_row for all rows.
-  template <int Keys>
-  __device__ __forceinline__ void weigh(Accumulator<MTiles, Keys>& scores, const float (&rescale)[MTiles][2], float scale_log2) {
-#pragma unroll
-    for (int m = 0; m < MTiles; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) weigh_row(scores, m, h, rescale[m][h], scale_log2);
+  // Moves a row's maximum, and returns as follow_row.
+  __device__ __forceinline__ float move(int m, int h, float to, float scale_log2) {
+    const float before = maximum[m][h];
+    maximum[m][h] = to;
+    return ptx::exp2_approx(ptx::multiply_add(before, scale_log2, -shift(m, h, scale_log2)));
   }
 
   // All of it, row by row.
@@ -1418,7 +1378,7 @@ struct Softmax {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float rescale = follow_row(scores, m, h, scale_log2);
-        weigh_row(scores, m, h, rescale, scale_log2);
+        sum[m][h] = ptx::multiply_add(sum[m][h], rescale, weigh_row(scores, m, h, scale_log2));
         output.scale_row(m, h, rescale);
       }
   }
@@ -2059,16 +2019,16 @@ struct WeightFragments {
   uint32_t step[Keys / 16][4];
 };
 
+// Those of the lane's row h, once its scores are weights.
 template <class Element, int Keys>
-__device__ __forceinline__ void to_fragments(WeightFragments<Keys>& weights, const Accumulator<1, Keys>& scores) {
+__device__ __forceinline__ void to_fragments(WeightFragments<Keys>& weights, const Accumulator<1, Keys>& scores, int h) {
 #pragma unroll
-  for (int k = 0; k < Keys / 16; ++k) {
-    const float(&left)[4] = scores.block[0][2 * k], (&right)[4] = scores.block[0][2 * k + 1];
-    weights.step[k][0] = ptx::pack<Element>(left[0], left[1]);
-    weights.step[k][1] = ptx::pack<Element>(left[2], left[3]);
-    weights.step[k][2] = ptx::pack<Element>(right[0], right[1]);
-    weights.step[k][3] = ptx::pack<Element>(right[2], right[3]);
-  }
+  for (int k = 0; k < Keys / 16; ++k)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float(&pair)[4] = scores.block[0][2 * k + i];
+      weights.step[k][2 * i + h] = ptx::pack<Element>(pair[2 * h], pair[2 * h + 1]);
+    }
 }
 
 // Starts output += weights * value.
@@ -2101,7 +2061,9 @@ namespace kgen {
 
 template <class Config>
 struct AttendSm90Shared {
-  static constexpr int key_stages = Config::stages;
+  // One more than of values: keys are held until their weights are known to be right, and raw
+  // ones are rotated first.
+  static constexpr int key_stages = Config::stages + 1;
   using Works = WorkRing<3 + 2 * Config::rows / 32>;  // all warps but the finder
 
   // Queries rotated for one run each; the last of an item is also where its outputs
@@ -2109,7 +2071,6 @@ struct AttendSm90Shared {
   ColumnTile<Config::rows, Config::head_dim> query[2];
   ColumnTile<Config::keys, Config::head_dim> key[key_stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
-  RawQueries<Config, Config::rows> raw;  // of the item whose queries are rotated
   int masked[key_stages];       // whether some row may not see some of the stage's keys
   int begins_part[key_stages];  // whether they are a further part's first
   KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
@@ -2205,14 +2166,12 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
     const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
-    load_raw_queries<Config, Config::rows, rotator_threads<Config>>(shared.raw, rows, thread);
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
-    ptx::cp_async_wait<0>();  // this thread's own copies: no other reads them
     for (;;) {
       ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
       if (!first && tile.exists()) {
-        rotate_raw_queries<Config, Config::rows, rotator_threads<Config>>(
-            shared.raw, rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, thread,
+        rotate_query<Config, Config::rows, rotator_threads<Config>, 4>(
+            rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, thread,
             [&](int row, int chunk, uint4 elements) { ptx::store_16(query_chunk(shared, query.stage, row, chunk), elements); });
         ptx::fence_async_shared();
       }
@@ -2269,7 +2228,6 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     Accumulator<1, Config::v_head_dim> output;
     WeightFragments<keys> weights;
     Softmax<1> softmax;
-    float rescale[1][2];
     output.clear();
     softmax.clear();
 
@@ -2303,16 +2261,42 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       begins_part = Config::folds && ptx::shuffle(lane == 0 ? shared.begins_part[key.stage] : 0, 0);
       return read_tile(shared.tile[key.stage], lane);
     };
-    auto take_values = [&](int tokens) {
-      ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity);
+    auto wait_for_values = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity); };
+    // Where the tile is not whole, for which the warpgroups meet: not in anyone's turn.
+    auto complete_values = [&](int tokens) {
       if (tokens >= keys) return;
+      wait_for_values();
       clear_missing_values<consumer_threads>(shared.value[value.stage], tokens, ptx::thread_index());
       ptx::fence_async_shared();
       ptx::named_barrier_sync(1, consumer_threads);
     };
-    auto mask = [&](const KeyTile& tile) {
+    auto mask = [&](const KeyTile& tile, bool masked) {
       if (masked) {
         mask_scores(scores, first_row(), tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
+      }
+    };
+
+    // A softmax is the same whatever is subtracted from its exponents, as long as weights and
+    // sums stay within their range. So what a row subtracts is the maximum of the first tile
+    // in which it sees a key, and further tiles are not searched for theirs, which would take
+    // half as long as their exponentials. Where a row's weights go out of range, the warp
+    // computes the scores once more, by itself, and that row's maximum moves to theirs. The
+    // others stay as they are: no row's result depends on another's.
+    auto weigh_again = [&](int stage, float (&added)[2]) {
+      query_times_keys<Element, Config::head_dim, 1>(scores, shared.query[query.stage], first_row(), shared.key[stage], lane);
+      mask(shared.tile[stage], shared.masked[stage]);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float most = ptx::maximum(added[h], ptx::shuffle_xor(added[h], 1));
+        most = ptx::maximum(most, ptx::shuffle_xor(most, 2));
+        const float top = softmax.row_maximum(scores, 0, h);
+        if (most > most_weight<Element>) {
+          const float factor = softmax.move(0, h, top, score_exponent<Config>(params));
+          added[h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
+          to_fragments<Element>(weights, scores, h);
+          softmax.sum[0][h] *= factor;
+          output.scale_row(0, h, factor);
+        }
       }
     };
 
@@ -2328,31 +2312,37 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       touch(scores);
       release(shared.key_free[key.stage]);
       key.advance();
-      mask(tile);
-      softmax.follow(scores, rescale, score_exponent<Config>(params));
-      softmax.weigh(scores, rescale, score_exponent<Config>(params));
-      to_fragments<Element>(weights, scores);
+      mask(tile, masked);
+      int started = softmax.start(scores);  // every row (a bool, the compiler spills)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        softmax.sum[0][h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
+        to_fragments<Element>(weights, scores, h);
+      }
 
       int tokens = tile.end - tile.begin;  // of the values that come next
       KeyTile next = take_keys();
       while (next.exists()) {
-        take_values(tokens);
+        complete_values(tokens);
         take_query(next);
         take_turn();
         ptx::wgmma_fence();
         start_scores();
+        wait_for_values();
+        ptx::wgmma_fence();  // else the compiler adds one, in what it takes for a divergent path, and waits for each product
         start_outputs();
         pass_turn();
         ptx::wgmma_wait<1>();  // the scores; the outputs go on
         touch(scores);
-        release(shared.key_free[key.stage]);
         key.advance();
-        mask(next);
+        auto held = [&]() { return before<AttendSm90Shared<Config>::key_stages>(key.stage); };  // the stage of these keys
+        mask(next, masked);
         const bool ends_part = begins_part;  // with the values before these
-        const Softmax<1> before = softmax;
-        if (ends_part) softmax.clear();
-        const bool rescales = softmax.follow(scores, rescale, score_exponent<Config>(params));
-        softmax.weigh(scores, rescale, score_exponent<Config>(params));
+        Softmax<1> ended = softmax;
+        if (ends_part) softmax.clear(), started = false;
+        if (!started) started = softmax.start(scores);
+        float added[2];
+        added[0] = softmax.weigh_row(scores, 0, 0, score_exponent<Config>(params));
         tokens = next.end - next.begin;
         // Here, and not at the top of the loop: with no wait between them the compiler
         // moves the wait for the outputs above the softmax that is to hide them.
@@ -2361,19 +2351,23 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         touch(output);
         release(shared.value_free[value.stage]);
         value.advance();
-        to_fragments<Element>(weights, scores);
+        to_fragments<Element>(weights, scores, 0);
+        added[1] = softmax.weigh_row(scores, 0, 1, score_exponent<Config>(params));
+        to_fragments<Element>(weights, scores, 1);
+        if (ptx::any(added[0] > most_weight<Element> || added[1] > most_weight<Element>)) weigh_again(held(), added);
+        softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
+        ptx::sync_warp();
+        release(shared.key_free[held()]);
         if (ends_part) {
-          Softmax<1> ended = before;
           // What follows from these would otherwise be in registers throughout.
           fold_rows<Config>(params, item, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
           ++part.number;
           output.clear();
-        } else if (rescales) {
-          output.scale_rows(rescale);
         }
       }
 
-      take_values(tokens);
+      complete_values(tokens);
+      wait_for_values();
       take_turn();
       ptx::wgmma_fence();
       start_outputs();
@@ -2437,7 +2431,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   ptx::sync_threads();
 
   // The registers of three warpgroups, shared out by need. Two warpgroups have enough.
-  constexpr int helper_registers = 96, consumer_registers = 200;
+  constexpr int helper_registers = 104, consumer_registers = 200;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all
   // others are there for.
   constexpr int consumer_threads = 128 * consumers, copier_threads = 128 - rotator_threads<Config>;
@@ -2454,7 +2448,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     produce_keys_and_values<Config>(params, shared, helper);
   } else if (helper < 32) {
     KeyCopier<Config> keys = {params, shared, helper};
-    for_each_tile<Config, Config::stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, helper}, [&](const TileOfItem& t) { keys.copy(t); });
+    for_each_tile<Config, AttendSm90Shared<Config>::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, helper}, [&](const TileOfItem& t) { keys.copy(t); });
   } else {
     ValueCopier<Config> values = {params, shared, helper - 32};
     for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, helper - 32}, [&](const TileOfItem& t) { values.copy(t); });
