@@ -129,8 +129,7 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 	m := s.Model
 	switch {
 	case family == SM90 && manyRows(kind) && m.HeadDim > 128:
-		// Of a head dim of 256, two queries of 128 rows and those as they came leave no
-		// room for keys.
+		// Of a head dim of 256, two tiles of queries of 128 rows leave no room for keys.
 		return []spec.Tile{{Rows: 64, Keys: 64, Stages: 2, Warps: 8}}
 	case family == SM90 && manyRows(kind):
 		small := spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 12}

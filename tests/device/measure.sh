@@ -4,15 +4,16 @@
 #   tests/device/measure.sh FOLDER [PART...]
 #
 # prints each part's tables and keeps its reports in FOLDER. Parts: peers, shares, clean,
-# encodings, sharing, heads, sm80, verify, sanitize, tune; all of them by default. It needs
-# bin/kgen (or another one in KGEN) and, for one thing each, torch and compute-sanitizer.
+# encodings, sharing, heads, dram, sm80, verify, sanitize, tune; all of them by default. It
+# needs bin/kgen (or another one in KGEN) and, for one thing each, torch, ncu and
+# compute-sanitizer.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kgen=${KGEN:-bin/kgen}
 out=${1:?where to keep the reports: tests/device/measure.sh FOLDER [PART...]}
 shift
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(peers shares clean encodings sharing heads sm80 verify sanitize tune)
+[ ${#parts[@]} -gt 0 ] || parts=(peers shares clean encodings sharing heads dram sm80 verify sanitize tune)
 mkdir -p "$out"
 
 attention=prefill:4x4096,prefill:1x16384,extend:1x64/8192,extend:1x64/32768,extend:1x64/131072,extend:8x64/8192,extend:1x256/16384,extend:4x512/8192
@@ -30,6 +31,30 @@ bench() {
   echo "== $name: kgen bench $*"
   "$kgen" bench - --json "$@" >"$out/$name.json"
   "$kgen" bench --from "$out/$name.json"
+}
+
+# steps_of: what ncu --csv counted, on standard input, as a line for launches in a row of the
+# same kernels that read about as much: their number, and a median one's megabytes.
+steps_of() {
+  python3 -c '
+import csv, statistics, sys
+scale = {"byte": 1e-6, "Kbyte": 1e-3, "Mbyte": 1, "Gbyte": 1e3}
+launches = [(r["Kernel Name"], float(r["Metric Value"].replace(",", "")) * scale[r["Metric Unit"]])
+            for r in csv.DictReader(l for l in sys.stdin if l.startswith("\"")) if r["Metric Name"] == "dram__bytes_read.sum"]
+steps = []  # of kernels and megabytes: merge ends one, and decode without shared decode before it begins one
+for name, read in launches:
+    kind = name.removeprefix("kgen_llama3_").split("_sm")[0]
+    if not steps or kind == "shared_decode" or kind == "decode" and steps[-1][0] != ["shared_decode"]:
+        steps.append(([], []))
+    steps[-1][0].append(kind), steps[-1][1].append(read)
+groups = []
+for kinds, reads in steps:
+    if not groups or groups[-1][0] != kinds or abs(sum(reads) / groups[-1][1][-1] - 1) > 0.02:
+        groups.append((kinds, []))
+    groups[-1][1].append(sum(reads))
+for kinds, reads in groups:
+    print("  %2d times %-30s %8.1f MB" % (len(reads), ", ".join(kinds), statistics.median(reads)))
+'
 }
 
 for part in "${parts[@]}"; do
@@ -51,6 +76,14 @@ for part in "${parts[@]}"; do
     heads)
       for dim in 64 256; do
         edited "s/head_dim: 128/head_dim: $dim/" | bench "head-dim-$dim" --case "$attention,$decode" --against torch
+      done
+      ;;
+    dram) # read by plain decode, and then by shared decode, which has decode beside it
+      for case in ${decode//,/ } ${shared//,/ } ${zipf//,/ }; do
+        echo "== dram: $case"
+        edited '' | ncu --csv --clock-control none --cache-control none --metrics dram__bytes_read.sum \
+          -k regex:^kgen_llama3_ -c 60 "$kgen" bench - --case "$case" --repeats 2 --read 1 --product 1 >"$out/dram-${case//[:\/+]/_}.csv"
+        steps_of <"$out/dram-${case//[:\/+]/_}.csv"
       done
       ;;
     sm80) edited 's/^targets:.*/targets: [sm_80]/' | bench sm80 --case prefill:1x16384 --against torch ;;
