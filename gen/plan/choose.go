@@ -230,9 +230,9 @@ func folds(s spec.Spec, kind spec.Kind) bool {
 // rotators is the number of warps of family sm90 that rotate: of the many rows' kinds
 // queries and raw keys; of decode raw keys alone. With raw keys it is as many as there is
 // room for: the rotations of a tile, [rotationInstructions] for each 32 keys and 16
-// dimensions, must be done in the time of its products or its copies. So it is where extend
-// rotates queries for each segment, since the two warps of each scheduler that attend wait
-// for those whose scheduler has more to do.
+// dimensions, must be done in the time of its products or its copies. Extend, which rotates
+// queries for each segment, has as many: of a warpgroup that attends, all warps wait for the
+// one whose scheduler has the most other work, so that work is spread over schedulers.
 func rotators(s spec.Spec, kind spec.Kind) int {
 	switch {
 	case kind == spec.Decode && s.RotatesKeys() && wideDecode(s.Model):

@@ -33,8 +33,8 @@ const (
 	lseFloat32 = 1e-5
 )
 
-// Against baked, on the same data: the pooled relative error of all cases is at
-// most maxRatio times baked's. The pooled errors scatter by about 1/sqrt(2 rows),
+// Against baked, on the same data: the pooled relative error of all cases, but
+// for those apart, is at most maxRatio times baked's. The pooled errors scatter by about 1/sqrt(2 rows),
 // so from ratioRows on that is a statement about the kernel, not the dice.
 const (
 	maxRatio  = 1.1
