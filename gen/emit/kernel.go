@@ -172,10 +172,12 @@ func config(s spec.Spec, p plan.Plan) string {
 	}
 	if p.Results > 0 {
 		line("int", "results", p.Results, "items whose warps' results there is room for")
+		line("int", "kept_levels", p.KeptLevels, "of an item's parts, whose results shared memory has room for")
 	}
 	line("int", "warps", p.Warps, "")
 	if p.Family == plan.SM90 {
 		line("int", "rotators", p.Rotators, "warps that rotate")
+		line("int", "queries", p.Queries, "tiles of rotated queries that there is room for")
 		line("bool", "folds", p.Folds, "items may have several parts")
 	}
 	line("int", "threads", p.Threads(), "")

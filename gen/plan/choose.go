@@ -129,8 +129,14 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 	m := s.Model
 	switch {
 	case family == SM90 && manyRows(kind) && m.HeadDim > 128:
-		// Of a head dim of 256, two tiles of queries of 128 rows leave no room for keys.
-		return []spec.Tile{{Rows: 64, Keys: 64, Stages: 2, Warps: 8}}
+		// Of 128 rows there is room for one tile of queries, which is enough where they are
+		// rotated once an item; and registers, but for capped scores or more heads of a token.
+		small := spec.Tile{Rows: 64, Keys: 64, Stages: 2, Warps: 8}
+		onceAnItem := kind == spec.Prefill || kind == spec.Extend && s.Cache.Encoding == spec.Baked
+		if onceAnItem && !s.RotatesKeys() && s.Masks.SoftCap == 0 && m.Group() <= 8 {
+			return []spec.Tile{{Rows: 128, Keys: 64, Stages: 2, Warps: 12}, small}
+		}
+		return []spec.Tile{small}
 	case family == SM90 && manyRows(kind):
 		small := spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 12}
 		if s.Masks.SoftCap > 0 {
@@ -198,10 +204,22 @@ func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t s
 		p.Rotators = rotators(s, kind)
 		p.Folds = folds(s, kind)
 	}
+	if family == SM90 && manyRows(kind) {
+		if p.Queries = 2; sharedBytes(s, p) > limits[target].SharedPerBlock {
+			p.Queries = 1
+		}
+	}
 	if family == SM90 && kind == spec.Decode {
+		if p.Queries = 4; s.RotatesKeys() {
+			p.Queries = 2 // one an item
+		}
 		// With room for two, the next item's results need not wait for the merge of these.
 		if p.Results = 2; sharedBytes(s, p) > limits[target].SharedPerBlock {
 			p.Results = 1
+		}
+		// Four levels are those of sixteen parts.
+		for p.KeptLevels = 4; p.KeptLevels > 0 && sharedBytes(s, p) > limits[target].SharedPerBlock; {
+			p.KeptLevels--
 		}
 	}
 	p.Shared = sharedBytes(s, p)
@@ -278,22 +296,23 @@ func sharedBytes(s spec.Spec, p Plan) int {
 	switch {
 	case p.Family == SM90 && p.Kind == spec.Decode: // struct DecodeSm90Shared
 		const queryIndex, tasks, taskBytes = 4, 4, 8*4 + 2*4 + 3*4
-		queries, rotation, rotationBarriers := 4, 0, 0
+		rotation, rotationBarriers := 0, 0
 		if s.RotatesKeys() {
-			queries, rotation, rotationBarriers = 2, highTermBytes(s, p.Keys), p.Stages*barrier
+			rotation, rotationBarriers = highTermBytes(s, p.Keys), p.Stages*barrier
 		}
 		results := p.Results * DecodeShares(s, p.Family, p.Warps) * p.Rows * (2 + m.VHeadDim + resultPad) * 4
-		rings := roundUp(tasks*taskBytes+p.Stages*(keyTileBytes+queryIndex), 8) + (2*p.Stages+queries+tasks+p.Results)*barriers + rotationBarriers
-		return roundUp(queries*query+stages+results+rotation+rings, columnAlign)
+		kept := max(16, p.KeptLevels*p.Rows*(m.VHeadDim+1)*4)
+		rings := roundUp(tasks*taskBytes+p.Stages*(keyTileBytes+queryIndex), 8) + (2*p.Stages+p.Queries+tasks+p.Results)*barriers + rotationBarriers
+		return roundUp(p.Queries*query+stages+results+kept+rotation+rings, columnAlign)
 	case p.Family == SM90: // struct AttendSm90Shared
-		const queries, flags = 2, 2 * 4
+		const flags = 2 * 4
 		keyStages, keyBarriers, rotation := p.Stages+1, barriers, 0
 		stages += p.Keys * m.HeadDim * elementBytes
 		if s.RotatesKeys() {
 			keyBarriers, rotation = barriers+barrier, highTermBytes(s, p.Keys)
 		}
-		rings := works + queries*barriers + roundUp(keyStages*(keyTileBytes+flags), 8) + keyStages*keyBarriers + p.Stages*barriers
-		return roundUp(queries*query+stages+rotation+rings, columnAlign)
+		rings := works + p.Queries*barriers + roundUp(keyStages*(keyTileBytes+flags), 8) + keyStages*keyBarriers + p.Stages*barriers
+		return roundUp(p.Queries*query+stages+rotation+rings, columnAlign)
 	case manyRows(p.Kind): // struct AttendShared
 		sums := 2 * (p.Rows / p.Warps / 16) * p.Threads() * 4
 		return roundUp(query+stages+(p.Stages+1)*keyTileBytes+sums, tileAlign)

@@ -26,6 +26,7 @@ func TestChooseHeadDim256(t *testing.T) {
 		capped = equal + "masks: {soft_cap: 50}\n"
 		window = equal + "masks: {window: 100}\n"
 		raw    = equal + "cache: {encoding: raw}\n"
+		baked  = equal + "cache: {encoding: baked}\n"
 	)
 	for _, c := range []struct {
 		more     string
@@ -46,7 +47,10 @@ func TestChooseHeadDim256(t *testing.T) {
 		{capped, spec.Extend, "sm_86", "sm80_r64k32s2w4", ""},
 		{capped, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
 		{window, spec.SharedDecode, "sm_80", "sm80_r128k32s2w8", ""},
-		{raw, spec.Extend, "sm_90a", "sm80_r64k64s1w4", "bytes of shared memory"}, // three stages of keys, two of values and the angles
+		{equal, spec.Prefill, "sm_90a", "sm90_r128k64s2w12", ""},
+		{raw, spec.Prefill, "sm_90a", "sm90_r64k64s2w8", ""},
+		{raw, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
+		{baked, spec.Extend, "sm_90a", "sm90_r128k64s2w12", ""},
 		{raw, spec.Decode, "sm_90a", "sm90_r16k32s4w8", ""},
 		{seven, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
 		{seven, spec.Decode, "sm_90a", "sm90_r16k32s4w6", ""},

@@ -17,6 +17,14 @@ type Plan struct {
 	Shared  int // dynamic shared memory of a block, bytes
 	Results int // sm90's decode: items whose warps' results there is room for at a time; else 0
 
+	// KeptLevels is how many of the levels that an item's parts fold by (see abi.Item) sm90's
+	// decode has room for in shared memory; the others are in the item's scratch.
+	KeptLevels int
+
+	// Queries is how many tiles of rotated queries sm90 has room for: with one, queries are
+	// rotated for the next item, or run, only when those of the one before are done with.
+	Queries int
+
 	// Rotators is how many of the warps rotate queries or raw keys and do nothing else.
 	Rotators int
 

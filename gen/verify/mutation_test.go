@@ -88,13 +88,15 @@ var mutationsSM90 = []mutation{
 	{"the next part's weights for the one before", spec.Extend, spec.Segment, "before * by.before);", "before * by.after);", false},
 	{"one level of scratch for all", spec.Extend, spec.Segment, "item.scratch + level * item.q_count", "item.scratch", false},
 	{"scratch of the item before", spec.Extend, spec.Segment, "item.scratch + level", "level", false},
-	{"a log-sum-exp that is not kept", spec.Extend, spec.Segment, "if (lane % 4 == 0) *lse_of(h, level) = ends.lse[0][h];", remove, false},
+	{"a log-sum-exp that is not kept", spec.Extend, spec.Segment, "if (lane % 4 == 0) *lse_of(h, above) = ends.lse[0][h];", remove, false},
 	{"a learned sink at the wrong weight", spec.Extend, spec.Segment, "sink_exponent - lse2", "sink_exponent", true},
 	{"decode: parts that are not told apart", spec.Decode, spec.Segment, "ended = r.ends_part != 0;", "ended = false;", false},
 	{"decode: no part is the last", spec.Decode, spec.Segment, "task.part.last = run == item.run_end;", "task.part.last = false;", false},
 	{"decode: the last part folded as one before it", spec.Decode, spec.Segment, "last ? number : number & ~(number + 1)", "number & ~(number + 1)", false},
-	{"decode: one level of scratch for all", spec.Decode, spec.Segment, "item.scratch + level * item.q_count", "item.scratch", false},
-	{"decode: a log-sum-exp that is not kept", spec.Decode, spec.Segment, "if (lane == 0) *lse_of(level) = lse;", remove, false},
+	{"decode: one level of kept results for all", spec.Decode, spec.Segment, "(level * rows + row) * dim", "row * dim", false},
+	{"decode: one level of kept log-sum-exps for all", spec.Decode, spec.Segment, "+ level * rows + row;", "+ row;", false},
+	{"decode: results kept where there is no room", spec.Decode, spec.Segment, "level < kept.levels ? kept.memory", "true ? kept.memory", false},
+	{"decode: a log-sum-exp that is not kept", spec.Decode, spec.Segment, "if (lane % 8 == 0) *lse_of(above) = lse;", remove, false},
 	{"decode: a learned sink in partial results", spec.Decode, spec.Segment, "if (is_final(item)) return folded_normaliser", "return folded_normaliser", true},
 }
 
@@ -170,7 +172,7 @@ var mutations = []mutation{
 	{"slots of another stride", spec.Decode, spec.Segment, "static_cast<long long>(token) * item.slot_stride", "static_cast<long long>(token)", false},
 	{"splits all of one weight", spec.Merge, spec.Segment, "ptx::exp2_approx(before - maximum)", "1.f", false},
 	{"folded groups kept in another place", spec.Merge, spec.Segment, "(groups & (groups + 1)) * at_a_time", "groups * at_a_time", false},
-	{"log-sum-exp in base 2", spec.Merge, spec.Segment, "lse[0] * ln_2", "lse[0]", false},
+	{"log-sum-exp in base 2", spec.Merge, spec.Segment, "] = lse * ln_2;", "] = lse;", false},
 }
 
 // Each mistake in a kernel's source is found on the emulator, by cases that the

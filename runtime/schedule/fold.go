@@ -4,15 +4,21 @@ import "math/bits"
 
 // Items of several parts, whose results their kernel folds.
 
+// productRows is the rows of a tile from which on its products take longer than its keys.
+const productRows = 64
+
 // partsPerItem is how many parts an item of this step has: see [Options.Fold].
 //
 // Costs are in keys: the time in which a block walks one key of a KV head. With M blocks,
 // of W keys in n items of which the heaviest has h, the step takes
 //
-//	max(h, ceil(n / M) (W / n), W / M + h / 8)
+//	max(h, ceil(n / M) (W / n), W / M + h / e)
 //
 // for its keys, by the heaviest item alone, by rounds of even items or by an even share
-// with what the end of the heaviest leaves idle; and each item 2 for each of its rows, the
+// with what the end of the heaviest leaves idle; e is 8, or with tiles of few rows 64:
+// these wait for memory, and blocks that have ended leave their share of it to the others
+// (H200: decode of 32 sequences of 8192 tokens takes 260 us by 16 parts an item, by 2 parts
+// 266, by one 269). And each item 2 for each of its rows, the
 // partial results that are written and read again, of which a block has its share. Rows
 // that merge puts together cost 6 more, and its launch 128. (H200, extend of 64 tokens: 14
 // and 33 us less where 8 and 16 sequences need no merge, at 19 ns a key.)
@@ -29,13 +35,16 @@ func (b *Builder) partsPerItem(o *Options) int32 {
 		b.keys[i] = p.keys
 		all += int(p.keys)
 	}
-	blocks := float64(o.MaxItems)
+	blocks, idle := float64(o.MaxItems), 1./8
+	if o.Rows < productRows {
+		idle = 1. / 64
+	}
 	best, least := int32(1), 0.0
 	for level := 0; ; level++ {
 		items, heaviest, rows, merged, last := b.joinPairs(o, level)
 		rounds := float64((items + o.MaxItems - 1) / o.MaxItems)
 		most := float64(heaviest)
-		walk := max(most, float64(all)/blocks+most/8)
+		walk := max(most, float64(all)/blocks+idle*most)
 		cost := max(walk, rounds*float64(all)/float64(max(1, items))) + float64(2*rows+6*merged)/blocks
 		if merged > 0 {
 			cost += 128

@@ -208,9 +208,13 @@ func cost(l schedule.Lists, o schedule.Options) float64 {
 			merged += float64(min(o.Rows, int(item.QCount)*o.Group)) / float64(item.SlotStride)
 		}
 	}
+	end := 8.
+	if o.Rows < 64 {
+		end = 64
+	}
 	n, blocks := len(l.Items), float64(o.MaxItems)
 	rounds := float64((n + o.MaxItems - 1) / o.MaxItems)
-	walk := max(float64(heaviest), rounds*float64(keys)/float64(max(1, n)), float64(keys)/blocks+float64(heaviest)/8)
+	walk := max(float64(heaviest), rounds*float64(keys)/float64(max(1, n)), float64(keys)/blocks+float64(heaviest)/end)
 	all := walk + (float64(2*rows)+6*math.Round(merged))/blocks
 	if merged > 0 {
 		all += 128
@@ -255,8 +259,8 @@ func TestPartsPerItem(t *testing.T) {
 		want, items             int
 	}{
 		{"decode 8k", 16, 64, 1, 1, 8192, 1, 16},
-		{"decode 8 x 8k", 16, 64, 8, 1, 8192, 1, 128},
-		{"decode 32 x 8k", 16, 64, 32, 1, 8192, 2, 256},
+		{"decode 8 x 8k", 16, 64, 8, 1, 8192, 2, 64},
+		{"decode 32 x 8k", 16, 64, 32, 1, 8192, 16, 32},
 		{"decode 128 x 4k", 16, 64, 128, 1, 4096, 16, 128},
 		{"extend 64 over 8k", 128, 128, 1, 64, 8192, 1, 16},
 		{"extend 64 over 128k", 128, 128, 1, 64, 131072, 1, 16},

@@ -231,6 +231,7 @@ inline float flush(float x) {
 }
 inline float exp2_approx(float x) { return flush(exp2f(flush(x))); }
 inline float log2_approx(float x) { return flush(log2f(flush(x))); }
+inline float reciprocal_approx(float x) { return flush(1.f / flush(x)); }
 inline float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 inline float maximum(float a, float b) { return fmaxf(a, b); }
 inline float infinity() { return __builtin_inff(); }

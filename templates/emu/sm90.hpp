@@ -24,7 +24,7 @@ inline void prefetch(const void* p) { (void)*static_cast<const volatile char*>(p
 
 // ---- bulk tensor copies ----
 inline void tensor_map_prefetch(const void* map, int line = __builtin_LINE()) { kgen_tensor_map_prefetch(map, line); }
-inline uint64_t evict_normally() { return 0; }
+inline uint64_t evict_unchanged() { return 0; }
 inline uint64_t evict_first() { return 0; }
 inline void tensor_copy(uint32_t dst, const void* map, uint32_t barrier, uint64_t, int x, int y, int z, int w, int line = __builtin_LINE()) {
   kgen_tensor_copy(dst, map, barrier, x, y, z, w, line);

@@ -22,7 +22,7 @@ struct AttendSm90Shared {
 
   // Queries rotated for one run each; the last of an item is also where its outputs
   // are gathered.
-  ColumnTile<Config::rows, Config::head_dim> query[2];
+  ColumnTile<Config::rows, Config::head_dim> query[Config::queries];
   ColumnTile<Config::keys, Config::head_dim> key[key_stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
 #if KGEN_ROTATED_KEYS
@@ -32,7 +32,7 @@ struct AttendSm90Shared {
   int begins_part[key_stages];  // whether they are a further part's first
   KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
   alignas(8) Works works;
-  unsigned long long query_full[2], query_free[2];
+  unsigned long long query_full[Config::queries], query_free[Config::queries];
   unsigned long long key_full[key_stages], key_free[key_stages];
 #if KGEN_ROTATED_KEYS
   unsigned long long key_rotated[key_stages];
@@ -125,7 +125,7 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
   const float* rope = pointer<float>(params.rope);
   const int lane = thread % 32;
   KeyRotator<Config, Config::rotators> rotator = {rope, shared.high, thread / 32, lane};
-  RingPlace<2> query;
+  RingPlace<Config::queries> query;
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   bool first = true;
   auto publish_queries = [&](const Work& work, const KeyTile& tile) {
@@ -171,7 +171,7 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
 // The first of all are the consumers' own work.
 template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
-  RingPlace<2> query;
+  RingPlace<Config::queries> query;
   WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
   bool first = true;
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
@@ -222,7 +222,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   RingPlace<Config::stages> value;
-  RingPlace<2> query;
+  RingPlace<Config::queries> query;
   auto release = [&](unsigned long long& free) {
     if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&free));
   };
@@ -308,7 +308,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // others stay as they are: no row's result depends on another's.
     auto weigh_again = [&](int stage, float (&added)[2]) {
       query_times_keys<Element, Config::head_dim, 1>(scores, shared.query[query.stage], first_row(), shared.key[stage], lane);
-      mask(shared.tile[stage], shared.masked[stage]);
+      mask(read_tile(shared.tile[stage], lane), shared.masked[stage]);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float most = ptx::maximum(added[h], ptx::shuffle_xor(added[h], 1));
@@ -436,7 +436,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   read_ahead(params, thread);
   if (thread == 0) {
     shared.works.init();
-    for (int s = 0; s < 2; ++s) {
+    for (int s = 0; s < Config::queries; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.query_full[s]), rotator_threads<Config>);
       ptx::barrier_init(ptx::shared_address(&shared.query_free[s]), 128 * consumers);
     }
@@ -461,7 +461,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
 #if KGEN_ROTATED_KEYS
   constexpr int helper_registers = 120, consumer_registers = 192;  // a rotator's low terms take 48
 #else
-  constexpr int helper_registers = 104, consumer_registers = 200;
+  constexpr int consumer_registers = Config::v_head_dim > 128 ? 208 : 200, helper_registers = 504 - 2 * consumer_registers;
 #endif
   // Of warps that could go on a scheduler takes the first, and the consumers are what all
   // others are there for.

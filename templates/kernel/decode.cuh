@@ -94,7 +94,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   ptx::sync_threads();  // the results take the place of the tiles
   store_result<Config>(shared.result[warp], output, softmax, rows.count, lane);
   ptx::sync_threads();
-  merge_warps<Config, warps>(params, item, {}, kv_head, rows.count, shared.result, scale_log2, warp, warps, lane);
+  merge_warps<Config, warps>(params, item, {}, {}, kv_head, rows.count, shared.result, scale_log2, warp, warps, lane);
 }
 
 }  // namespace kgen

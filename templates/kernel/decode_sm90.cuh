@@ -25,11 +25,6 @@ struct DecodeTask {
 template <class Config>
 struct DecodeSm90Shared {
   static constexpr int consumers = Config::warps - 4 - Config::rotators;
-#if KGEN_ROTATED_KEYS
-  static constexpr int queries = 2;  // one an item
-#else
-  static constexpr int queries = 4;
-#endif
   static constexpr int tasks = 4;
   // A stage's tiles are then all one consumer's. Otherwise one could wait for a phase
   // of key_full while the phase before it, another's, is not complete, and take the one
@@ -38,8 +33,9 @@ struct DecodeSm90Shared {
 
   ColumnTile<Config::keys, Config::head_dim> key[Config::stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
-  SharedTile<Config::rows, Config::head_dim> query[queries];  // rotated for one run each
+  SharedTile<Config::rows, Config::head_dim> query[Config::queries];  // rotated for one run each
   WarpResult<Config> result[Config::results][consumers];
+  alignas(16) float kept[kept_floats<Config> > 0 ? kept_floats<Config> : 4];  // of the merging warp
 #if KGEN_ROTATED_KEYS
   HighTerms<Config> high;
 #endif
@@ -52,7 +48,7 @@ struct DecodeSm90Shared {
   unsigned long long key_rotated[Config::stages];
 #endif
   unsigned long long value_full[Config::stages], value_free[Config::stages];
-  unsigned long long query_full[queries], query_free[queries];
+  unsigned long long query_full[Config::queries], query_free[Config::queries];
   unsigned long long task_full[tasks], task_free[tasks];
   unsigned long long result_full[Config::results], result_free[Config::results];
 };
@@ -101,7 +97,7 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
 // a rotation of their own.
 template <class Config>
 __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int lane) {
-  RingPlace<DecodeSm90Shared<Config>::queries> place;
+  RingPlace<Config::queries> place;
   RingPlace<DecodeSm90Shared<Config>::tasks> task_place;
   auto publish = [&](const DecodeTask& task) {
     wait_for_stage(shared.task_free[task_place.stage], task_place.parity ^ 1);
@@ -189,7 +185,7 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
   };
   // Every consumer takes and releases every query, whether it has a tile for it or
   // not: arrivals then never run ahead of a phase.
-  RingPlace<DecodeSm90Shared<Config>::queries> query_place;
+  RingPlace<Config::queries> query_place;
   int query = -1;  // that is held; -1: none yet
   auto take_query = [&](int wanted) {
     for (; query < wanted; ++query) {
@@ -257,7 +253,7 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
     next = tasks.take(shared);
     if (next.tiles < 0 && task.part.alone()) {  // nothing is left but to merge this, and all consumers can
       ptx::barrier_wait(ptx::shared_address(&shared.result_full[result.stage]), result.parity);
-      merge_warps<Config, consumers>(params, item, task.part, task.kv_head, item.q_count * Config::group, shared.result[result.stage], scale_log2, warp, consumers, lane);
+      merge_warps<Config, consumers>(params, item, task.part, {}, task.kv_head, item.q_count * Config::group, shared.result[result.stage], scale_log2, warp, consumers, lane);
     }
     result.advance();
   }
@@ -273,8 +269,8 @@ __device__ __forceinline__ void merge_for_decode(const AttendParams& params, Dec
     next = tasks.take(shared);
     if (next.tiles < 0 && task.part.alone()) break;
     ptx::barrier_wait(ptx::shared_address(&shared.result_full[result.stage]), result.parity);
-    merge_warps<Config, DecodeSm90Shared<Config>::consumers>(params, task.item, task.part, task.kv_head, task.item.q_count * Config::group,
-                                                             shared.result[result.stage], score_exponent<Config>(params), 0, 1, lane);
+    merge_warps<Config, DecodeSm90Shared<Config>::consumers>(params, task.item, task.part, {shared.kept, Config::kept_levels}, task.kv_head,
+                                                             task.item.q_count * Config::group, shared.result[result.stage], score_exponent<Config>(params), 0, 1, lane);
     ptx::barrier_arrive(ptx::shared_address(&shared.result_free[result.stage]));
     result.advance();
   }
@@ -297,7 +293,7 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
       ptx::barrier_init(ptx::shared_address(&shared.value_full[s]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), 1);
     }
-    for (int q = 0; q < Shared::queries; ++q) {
+    for (int q = 0; q < Config::queries; ++q) {
       ptx::barrier_init(ptx::shared_address(&shared.query_full[q]), 32);
       ptx::barrier_init(ptx::shared_address(&shared.query_free[q]), 32 * Shared::consumers);
     }

@@ -17,7 +17,8 @@ struct Fold {
 __device__ __forceinline__ Fold fold_of(float before, float after) {
   const float maximum = ptx::maximum(before, after);
   if (maximum == -ptx::infinity()) return {0.f, 0.f, maximum};
-  const float b = ptx::exp2_approx(before - maximum), a = ptx::exp2_approx(after - maximum), sum = b + a, factor = 1.f / sum;
+  const float b = ptx::exp2_approx(before - maximum), a = ptx::exp2_approx(after - maximum), sum = b + a;
+  const float factor = ptx::reciprocal_approx(sum);  // of 1 to 2
   return {b * factor, a * factor, maximum + ptx::log2_approx(sum)};
 }
 
@@ -33,6 +34,18 @@ struct Part {
   // them, unless it is the last part, is the level that is to keep what comes out.
   __device__ __forceinline__ int levels() const { return last ? number : number & ~(number + 1); }
 };
+
+// Calls fold_with(level) for the levels whose results fold with a part's, one after the
+// other, and returns the level above.
+template <class FoldWith>
+__device__ __forceinline__ int for_each_level(Part part, FoldWith fold_with) {
+  int level = 0;
+#pragma unroll 1
+  for (const int levels = part.levels(); levels >> level > 0; ++level) {
+    if (levels >> level & 1) fold_with(level);
+  }
+  return level;
+}
 
 // What a folded row's output is multiplied by at the end.
 __device__ __forceinline__ float folded_normaliser(float lse2, float sink_exponent, bool has_sink) {

@@ -33,10 +33,7 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
 #pragma unroll
     for (int n = 0; n < blocks; ++n) output.block[0][n][2 * h] *= factor, output.block[0][n][2 * h + 1] *= factor;
   }
-  int level = 0;
-#pragma unroll 1
-  for (const int levels = part.levels(); levels >> level > 0; ++level) {
-    if ((levels >> level & 1) == 0) continue;
+  const int above = for_each_level(part, [&](int level) {
     float before[2] = {};
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -60,7 +57,7 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
         right[2 * h] = fold(by, kept[i].z, right[2 * h]), right[2 * h + 1] = fold(by, kept[i].w, right[2 * h + 1]);
       }
     }
-  }
+  });
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if (!exists(h)) continue;
@@ -68,8 +65,8 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
       ends.factor[0][h] = folded_row_normaliser<Config>(params, item, kv_head, row_of(h), ends.lse[0][h]);
       continue;
     }
-    if (lane % 4 == 0) *lse_of(h, level) = ends.lse[0][h];
-    float4* row = scratch_row<Config>(params, item, kv_head, row_of(h), level, lane);
+    if (lane % 4 == 0) *lse_of(h, above) = ends.lse[0][h];
+    float4* row = scratch_row<Config>(params, item, kv_head, row_of(h), above, lane);
 #pragma unroll
     for (int i = 0; i < blocks / 2; ++i) {
       const float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];

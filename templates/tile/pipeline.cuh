@@ -215,7 +215,7 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
   const int boxes = Boxes<Config>::of(tile), place = tile.begin % Config::page_size;
   // What is read once would only push out what is read again, and, where the cache is
   // full of lines that were written, each line it takes costs a write to memory.
-  const uint64_t policy = copies.once ? ptx::evict_first() : ptx::evict_normally();
+  const uint64_t policy = copies.once ? ptx::evict_first() : ptx::evict_unchanged();
   constexpr int most = Config::keys / Boxes<Config>::rows;
   int pages[most];
 #pragma unroll

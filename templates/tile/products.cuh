@@ -26,12 +26,6 @@ struct Accumulator {
 #pragma unroll
     for (int n = 0; n < Columns / 8; ++n) block[m][n][2 * h] *= factor, block[m][n][2 * h + 1] *= factor;
   }
-  __device__ __forceinline__ void scale_rows(const float (&factor)[MTiles][2]) {
-#pragma unroll
-    for (int m = 0; m < MTiles; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) scale_row(m, h, factor[m][h]);
-  }
 };
 
 // scores = query * key^T. The warp's rows start at `first_row` of the query tile.

@@ -56,11 +56,9 @@ struct Softmax {
   // it is positive.
   template <int Keys>
   __device__ __forceinline__ float follow_row(const Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) {
-    const float before = maximum[m][h];
-    float top = ptx::maximum(row_maximum(scores, m, h), before);
-    if (lazy && (top - before) * scale_log2 <= slack) top = before;
-    maximum[m][h] = top;
-    return lazy && top == before ? 1.f : ptx::exp2_approx(ptx::multiply_add(before, scale_log2, -shift(m, h, scale_log2)));
+    const float before = maximum[m][h], top = ptx::maximum(row_maximum(scores, m, h), before);
+    if (lazy && (top - before) * scale_log2 <= slack) return 1.f;
+    return move(m, h, top, scale_log2);
   }
 
   // Turns that row's scores into weights, and returns the sum of the lane's.
