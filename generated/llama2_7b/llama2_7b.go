@@ -213,7 +213,7 @@ func Bundle() kernel.Bundle {
 				Stages:      3,
 				Warps:       7,
 				Group:       Group,
-				SharedBytes: 168960,
+				SharedBytes: 201728,
 				Folds:       true,
 				Source:      read("decode_sm90_r16k64s3w7.cu"),
 			},

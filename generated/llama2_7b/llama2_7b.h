@@ -140,7 +140,7 @@
 // Machine code: decode_sm90_r16k64s3w7.sm_90a.cubin
 #define KGEN_LLAMA2_7B_DECODE_SM90_ENTRY "kgen_llama2_7b_decode_sm90_r16k64s3w7"
 #define KGEN_LLAMA2_7B_DECODE_SM90_THREADS 224
-#define KGEN_LLAMA2_7B_DECODE_SM90_SHARED_BYTES 168960
+#define KGEN_LLAMA2_7B_DECODE_SM90_SHARED_BYTES 201728
 #define KGEN_LLAMA2_7B_DECODE_SM90_ROWS 16  // of a tile: query tokens of an item x group, at most
 
 // shared_decode attends from the query tokens of all sequences that hold a chunk, each at its own offset, with one read of its keys; results are partial.

@@ -152,6 +152,11 @@ __device__ __forceinline__ float log2_approx(float x) {
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ __forceinline__ float maximum(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
@@ -285,7 +290,8 @@ struct Fold {
 __device__ __forceinline__ Fold fold_of(float before, float after) {
   const float maximum = ptx::maximum(before, after);
   if (maximum == -ptx::infinity()) return {0.f, 0.f, maximum};
-  const float b = ptx::exp2_approx(before - maximum), a = ptx::exp2_approx(after - maximum), sum = b + a, factor = 1.f / sum;
+  const float b = ptx::exp2_approx(before - maximum), a = ptx::exp2_approx(after - maximum), sum = b + a;
+  const float factor = ptx::reciprocal_approx(sum);  // of 1 to 2
   return {b * factor, a * factor, maximum + ptx::log2_approx(sum)};
 }
 
@@ -301,6 +307,18 @@ struct Part {
   // them, unless it is the last part, is the level that is to keep what comes out.
   __device__ __forceinline__ int levels() const { return last ? number : number & ~(number + 1); }
 };
+
+// Calls fold_with(level) for the levels whose results fold with a part's, one after the
+// other, and returns the level above.
+template <class FoldWith>
+__device__ __forceinline__ int for_each_level(Part part, FoldWith fold_with) {
+  int level = 0;
+#pragma unroll 1
+  for (const int levels = part.levels(); levels >> level > 0; ++level) {
+    if (levels >> level & 1) fold_with(level);
+  }
+  return level;
+}
 
 // What a folded row's output is multiplied by at the end.
 __device__ __forceinline__ float folded_normaliser(float lse2, float sink_exponent, bool has_sink) {
@@ -340,65 +358,72 @@ __device__ __forceinline__ void merge(const MergeParams& params) {
   const int token = ptx::block_x(), lane = ptx::lane_index();
   const int head = ptx::block_y() * Config::warps + ptx::warp_index();
   const int begin = pointer<int32_t>(params.slot_begin)[token], end = pointer<int32_t>(params.slot_begin)[token + 1];
-  // Before any return: what comes next on the stream waits for this kernel alone, so this
-  // one must not end before the one ahead has.
-  ptx::wait_for_previous_kernel();
-  if (head >= params.q_heads || begin >= end) return;
+  if (head >= params.q_heads || begin >= end) {
+    // What comes next on the stream waits for this kernel alone, so it must not end
+    // before the one ahead has.
+    ptx::wait_for_previous_kernel();
+    return;
+  }
 
   using Columns = MergeColumns<Config>;
   constexpr int at_a_time = 64 / columns;
   static_assert(at_a_time <= 32, "a lane for each log-sum-exp");
-  Columns part[at_a_time];  // folded into the first
-  float lse[at_a_time];
-  auto place = [&](int slot) { return static_cast<long long>(slot) * params.q_heads + head; };
-  auto output_of = [&](int slot) { return reinterpret_cast<Columns*>(static_cast<float*>(params.partial_out) + place(slot) * dim + lane * columns); };
-  auto lse_of = [&](int slot) { return static_cast<float*>(params.partial_lse) + place(slot); };
-  auto fold_onto = [&](Columns& before, float& before_lse, const Columns& after, float after_lse) {
-    const Fold by = fold_of(before_lse, after_lse);
-    before_lse = by.lse;
+  float* const first_output = static_cast<float*>(params.partial_out) + (static_cast<long long>(begin) * params.q_heads + head) * dim + lane * columns;
+  float* const first_lse = static_cast<float*>(params.partial_lse) + static_cast<long long>(begin) * params.q_heads + head;
+  const long long slot_stride = params.q_heads * dim;
+  auto output_of = [&](int i) { return reinterpret_cast<Columns*>(first_output + i * slot_stride); };
+  auto lse_of = [&](int i) { return first_lse + static_cast<long long>(i) * params.q_heads; };
+  auto fold_onto = [&](Columns& before, const Columns& after, const Fold& by) {
 #pragma unroll
     for (int c = 0; c < columns; ++c) before.x[c] = fold(by, before.x[c], after.x[c]);
   };
 
-  int groups = 0;  // of at_a_time parts; those so far
-  for (int first = begin;; first += at_a_time, ++groups) {
-    const int parts = end - first;
+  Columns part[at_a_time];  // folded into the first
+  float lse;                // of the lane's part; in the end, of them all
+  int groups = 0;           // of at_a_time parts; those so far
+  ptx::wait_for_previous_kernel();
+  for (int first = 0;; first += at_a_time, ++groups) {
+    const int parts = end - begin - first;
+    Columns* from = output_of(first);
 #pragma unroll
     for (int i = 0; i < at_a_time; ++i) {
-      if (i < parts) part[i] = *output_of(first + i);
+      if (i < parts) part[i] = *from;
+      from = reinterpret_cast<Columns*>(reinterpret_cast<float*>(from) + slot_stride);
     }
-    const float lane_lse = lane < at_a_time && lane < parts ? *lse_of(first + lane) : 0.f;
-#pragma unroll
-    for (int i = 0; i < at_a_time; ++i) lse[i] = ptx::shuffle(lane_lse, i);
+    lse = lane < at_a_time && lane < parts ? *lse_of(first + lane) : 0.f;
+    // Each lane folds its part's log-sum-exp: how all pairs of a level fold is known at once.
 #pragma unroll
     for (int distance = 1; distance < at_a_time; distance *= 2) {
+      const Fold by = fold_of(lse, ptx::shuffle_xor(lse, distance));
+      if (lane + distance < parts) lse = by.lse;
 #pragma unroll
       for (int i = 0; i + distance < at_a_time; i += 2 * distance) {
-        if (i + distance < parts) fold_onto(part[i], lse[i], part[i + distance], lse[i + distance]);
+        const Fold pair = {ptx::shuffle(by.before, i), ptx::shuffle(by.after, i), 0.f};
+        if (i + distance < parts) fold_onto(part[i], part[i + distance], pair);
       }
     }
+    lse = ptx::shuffle(lse, 0);
     const Part group = {groups, parts <= at_a_time};
-    for (int level = 0, levels = group.levels(); levels >> level > 0; ++level) {
-      if ((levels >> level & 1) == 0) continue;
-      const int kept = begin + (((groups >> level) - 1) << level) * at_a_time;  // where what the level holds begins
+    for_each_level(group, [&](int level) {
+      const int kept = (((groups >> level) - 1) << level) * at_a_time;  // where what the level holds begins
       Columns before = *output_of(kept);
-      float before_lse = ptx::shuffle(lane == 0 ? *lse_of(kept) : 0.f, 0);
-      fold_onto(before, before_lse, part[0], lse[0]);
-      part[0] = before, lse[0] = before_lse;
-    }
+      const Fold by = fold_of(ptx::shuffle(lane == 0 ? *lse_of(kept) : 0.f, 0), lse);
+      fold_onto(before, part[0], by);
+      part[0] = before, lse = by.lse;
+    });
     if (group.last) break;
-    const int kept = begin + (groups & (groups + 1)) * at_a_time;  // the first of all that is folded
+    const int kept = (groups & (groups + 1)) * at_a_time;  // the first of all that is folded
     *output_of(kept) = part[0];
-    if (lane == 0) *lse_of(kept) = lse[0];
+    if (lane == 0) *lse_of(kept) = lse;
   }
-  const float factor = folded_normaliser(lse[0], 0.f, false);
+  const float factor = folded_normaliser(lse, 0.f, false);
   unsigned char* out = static_cast<unsigned char*>(params.out) + 2 * (token * static_cast<long long>(params.out_token_stride) + head * dim);
 #pragma unroll
   for (int c = 0; c < columns; c += 2) {
     *reinterpret_cast<uint32_t*>(out + 2 * (lane * columns + c)) = ptx::pack<typename Config::Element>(part[0].x[c] * factor, part[0].x[c + 1] * factor);
   }
   if (lane == 0 && params.lse != nullptr) {
-    static_cast<float*>(params.lse)[static_cast<long long>(token) * params.q_heads + head] = lse[0] * ln_2;
+    static_cast<float*>(params.lse)[static_cast<long long>(token) * params.q_heads + head] = lse * ln_2;
   }
 }
 

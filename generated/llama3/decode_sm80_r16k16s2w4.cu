@@ -152,6 +152,11 @@ __device__ __forceinline__ float log2_approx(float x) {
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ __forceinline__ float maximum(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
@@ -384,7 +389,8 @@ struct Fold {
 __device__ __forceinline__ Fold fold_of(float before, float after) {
   const float maximum = ptx::maximum(before, after);
   if (maximum == -ptx::infinity()) return {0.f, 0.f, maximum};
-  const float b = ptx::exp2_approx(before - maximum), a = ptx::exp2_approx(after - maximum), sum = b + a, factor = 1.f / sum;
+  const float b = ptx::exp2_approx(before - maximum), a = ptx::exp2_approx(after - maximum), sum = b + a;
+  const float factor = ptx::reciprocal_approx(sum);  // of 1 to 2
   return {b * factor, a * factor, maximum + ptx::log2_approx(sum)};
 }
 
@@ -400,6 +406,18 @@ struct Part {
   // them, unless it is the last part, is the level that is to keep what comes out.
   __device__ __forceinline__ int levels() const { return last ? number : number & ~(number + 1); }
 };
+
+// Calls fold_with(level) for the levels whose results fold with a part's, one after the
+// other, and returns the level above.
+template <class FoldWith>
+__device__ __forceinline__ int for_each_level(Part part, FoldWith fold_with) {
+  int level = 0;
+#pragma unroll 1
+  for (const int levels = part.levels(); levels >> level > 0; ++level) {
+    if (levels >> level & 1) fold_with(level);
+  }
+  return level;
+}
 
 // What a folded row's output is multiplied by at the end.
 __device__ __forceinline__ float folded_normaliser(float lse2, float sink_exponent, bool has_sink) {
@@ -534,12 +552,6 @@ struct Accumulator {
   __device__ __forceinline__ void scale_row(int m, int h, float factor) {
 #pragma unroll
     for (int n = 0; n < Columns / 8; ++n) block[m][n][2 * h] *= factor, block[m][n][2 * h + 1] *= factor;
-  }
-  __device__ __forceinline__ void scale_rows(const float (&factor)[MTiles][2]) {
-#pragma unroll
-    for (int m = 0; m < MTiles; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) scale_row(m, h, factor[m][h]);
   }
 };
 
@@ -953,11 +965,9 @@ struct Softmax {
   // it is positive.
   template <int Keys>
   __device__ __forceinline__ float follow_row(const Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) {
-    const float before = maximum[m][h];
-    float top = ptx::maximum(row_maximum(scores, m, h), before);
-    if (lazy && (top - before) * scale_log2 <= slack) top = before;
-    maximum[m][h] = top;
-    return lazy && top == before ? 1.f : ptx::exp2_approx(ptx::multiply_add(before, scale_log2, -shift(m, h, scale_log2)));
+    const float before = maximum[m][h], top = ptx::maximum(row_maximum(scores, m, h), before);
+    if (lazy && (top - before) * scale_log2 <= slack) return 1.f;
+    return move(m, h, top, scale_log2);
   }
 
   // Turns that row's scores into weights, and returns the sum of the lane's.
@@ -1200,41 +1210,80 @@ __device__ __forceinline__ void store_result(WarpResult<Config>& result, const A
     }
 }
 
-// Folds what the item's scratch holds of a row onto a part's normalised output and its
-// log-sum-exp, base 2, and, but for the last part, keeps what comes out. Each lane reads
-// what it wrote itself.
+// A lane of merge_warps has a row's columns 32 i + 4 (lane % 8) and the three behind it, and
+// so a warp four rows.
+constexpr int merged_rows = 4;
 template <class Config>
-__device__ __forceinline__ void fold_row(const AttendParams& params, const Item& item, Part part, int kv_head, int row,
-                                         float (&output)[Config::v_head_dim / 32], float& lse, int lane) {
-  constexpr int dim = Config::v_head_dim, columns = dim / 32;
-  auto lse_of = [&](int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row, level); };
-  auto output_of = [&](int level) { return static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item, kv_head, row, level) * dim + lane * columns; };
-  int level = 0;
-  for (const int levels = part.levels(); levels >> level > 0; ++level) {
-    if ((levels >> level & 1) == 0) continue;
-    float before[columns];
+struct MergedRow {
+  static constexpr int chunks = Config::v_head_dim / 32;
+  float4 chunk[chunks];
+
+  __device__ __forceinline__ void scale(float factor) {
 #pragma unroll
-    for (int c = 0; c < columns; ++c) before[c] = output_of(level)[c];
-    const Fold by = fold_of(ptx::shuffle(lane == 0 ? *lse_of(level) : 0.f, 0), lse);
-    lse = by.lse;
-#pragma unroll
-    for (int c = 0; c < columns; ++c) output[c] = fold(by, before[c], output[c]);
+    for (int i = 0; i < chunks; ++i) chunk[i].x *= factor, chunk[i].y *= factor, chunk[i].z *= factor, chunk[i].w *= factor;
   }
-  if (part.last) return;
-  if (lane == 0) *lse_of(level) = lse;
-#pragma unroll
-  for (int c = 0; c < columns; ++c) output_of(level)[c] = output[c];
+};
+
+__device__ __forceinline__ float4 multiply_add(float4 x, float factor, float4 y) {
+  return make_float4(ptx::multiply_add(x.x, factor, y.x), ptx::multiply_add(x.y, factor, y.y), ptx::multiply_add(x.z, factor, y.z), ptx::multiply_add(x.w, factor, y.w));
 }
 
-// Merges the results that Warps warps have of a part: row by row, from first_row on by
-// step, Dim / 32 columns a lane. Of an item of several parts, one and the same warp takes
+// Room in shared memory for what the lowest levels of an item's parts keep. A result that
+// went to the item's scratch would in a large step be written to memory before its turn,
+// amid all the reads of keys.
+struct KeptResults {
+  float* memory;  // rows of all levels, one level's behind the other's; behind them log-sum-exps alike
+  int levels;
+};
+template <class Config>
+constexpr int kept_floats = Config::kept_levels * Config::rows * (Config::v_head_dim + 1);
+
+// Folds what earlier parts of an item have kept of a row onto a part's normalised output
+// and its log-sum-exp, base 2, and, but for the last part, keeps what comes out. Each lane
+// reads what it wrote itself.
+template <class Config>
+__device__ __forceinline__ void fold_row(const AttendParams& params, const Item& item, Part part, const KeptResults& kept, int kv_head, int row, bool exists,
+                                         MergedRow<Config>& output, float& lse, int lane) {
+  constexpr int chunks = MergedRow<Config>::chunks, rows = Config::rows, dim = Config::v_head_dim;
+  auto lse_of = [&](int level) {
+    if (level < kept.levels) return kept.memory + kept.levels * rows * dim + level * rows + row;
+    return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row, level);
+  };
+  auto output_of = [&](int level) {
+    float* vector = level < kept.levels ? kept.memory + (level * rows + row) * dim
+                                        : static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item, kv_head, row, level) * dim;
+    return reinterpret_cast<float4*>(vector) + lane % 8;
+  };
+  const int above = for_each_level(part, [&](int level) {
+    MergedRow<Config> before;
+#pragma unroll
+    for (int i = 0; i < chunks; ++i) before.chunk[i] = output_of(level)[8 * i];
+    const Fold by = fold_of(ptx::shuffle(lane % 8 == 0 ? *lse_of(level) : 0.f, lane & ~7), lse);
+    lse = by.lse;
+#pragma unroll
+    for (int i = 0; i < chunks; ++i) {
+      float4 &b = before.chunk[i], &a = output.chunk[i];
+      a = make_float4(fold(by, b.x, a.x), fold(by, b.y, a.y), fold(by, b.z, a.z), fold(by, b.w, a.w));
+    }
+  });
+  if (part.last || !exists) return;
+  if (lane % 8 == 0) *lse_of(above) = lse;
+#pragma unroll
+  for (int i = 0; i < chunks; ++i) output_of(above)[8 * i] = output.chunk[i];
+}
+
+// Merges the results that Warps warps have of a part: four rows at a time, of those the
+// first_fours-th, and so on by step. Of an item of several parts, one and the same warp takes
 // a row in all of them.
 template <class Config, int Warps>
-__device__ __forceinline__ void merge_warps(const AttendParams& params, const Item& item, Part part, int kv_head, int rows,
-                                            const WarpResult<Config>* results, float scale_log2, int first_row, int step, int lane) {
-  constexpr int dim = Config::v_head_dim, columns = dim / 32;
-  for (int row = first_row; row < rows; row += step) {
-    float maximum = -ptx::infinity(), sum = 0.f, output[columns] = {};
+__device__ __forceinline__ void merge_warps(const AttendParams& params, const Item& item, Part part, const KeptResults& kept, int kv_head, int rows,
+                                            const WarpResult<Config>* results, float scale_log2, int first_fours, int step, int lane) {
+  constexpr int chunks = MergedRow<Config>::chunks;
+  for (int first = merged_rows * first_fours; first < rows; first += merged_rows * step) {
+    const bool exists = first + lane / 8 < rows;
+    const int row = exists ? first + lane / 8 : first;
+    float maximum = -ptx::infinity(), sum = 0.f;
+    MergedRow<Config> output = {};
 #pragma unroll
     for (int w = 0; w < Warps; ++w) maximum = ptx::maximum(maximum, results[w].maximum[row]);
 #pragma unroll
@@ -1244,28 +1293,29 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
       const float weight = ptx::exp2_approx((result.maximum[row] - maximum) * scale_log2);
       sum = ptx::multiply_add(result.sum[row], weight, sum);
 #pragma unroll
-      for (int c = 0; c < columns; ++c) output[c] = ptx::multiply_add(result.output[row][lane * columns + c], weight, output[c]);
+      for (int i = 0; i < chunks; ++i) {
+        output.chunk[i] = multiply_add(*reinterpret_cast<const float4*>(&result.output[row][32 * i + 4 * (lane % 8)]), weight, output.chunk[i]);
+      }
     }
     const RowResult r = row_result<Config>(params, item, kv_head, row);
     float lse = log_sum_exp2(maximum, sum, scale_log2);
-    const float factor = part.alone() ? row_normaliser<Config>(params, item, r, maximum, sum, scale_log2) : normaliser(sum, 0.f, false);
-#pragma unroll
-    for (int c = 0; c < columns; ++c) output[c] *= factor;
+    output.scale(part.alone() ? row_normaliser<Config>(params, item, r, maximum, sum, scale_log2) : normaliser(sum, 0.f, false));
     if (!part.alone()) {
-      fold_row<Config>(params, item, part, kv_head, row, output, lse, lane);
+      fold_row<Config>(params, item, part, kept, kv_head, row, exists, output, lse, lane);
       if (!part.last) continue;
-      const float folded_factor = folded_row_normaliser<Config>(params, item, kv_head, row, lse);
-#pragma unroll
-      for (int c = 0; c < columns; ++c) output[c] *= folded_factor;
+      output.scale(folded_row_normaliser<Config>(params, item, kv_head, row, lse));
     }
-    if (lane == 0) store_log_sum_exp(params, item, r, lse);
+    if (!exists) continue;
+    if (lane % 8 == 0) store_log_sum_exp(params, item, r, lse);
 #pragma unroll
-    for (int c = 0; c < columns; c += 2) {
-      const int column = lane * columns + c;
+    for (int i = 0; i < chunks; ++i) {
+      const int column = 32 * i + 4 * (lane % 8);
+      const float4& x = output.chunk[i];
       if (is_final(item)) {
-        *reinterpret_cast<uint32_t*>(output_row<Config>(params, r) + 2 * column) = ptx::pack<typename Config::Element>(output[c], output[c + 1]);
+        using Element = typename Config::Element;
+        *reinterpret_cast<uint2*>(output_row<Config>(params, r) + 2 * column) = make_uint2(ptx::pack<Element>(x.x, x.y), ptx::pack<Element>(x.z, x.w));
       } else {
-        *reinterpret_cast<float2*>(static_cast<float*>(params.partial_out) + r.vector * dim + column) = make_float2(output[c], output[c + 1]);
+        *reinterpret_cast<float4*>(static_cast<float*>(params.partial_out) + r.vector * Config::v_head_dim + column) = x;
       }
     }
   }
@@ -1361,7 +1411,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   ptx::sync_threads();  // the results take the place of the tiles
   store_result<Config>(shared.result[warp], output, softmax, rows.count, lane);
   ptx::sync_threads();
-  merge_warps<Config, warps>(params, item, {}, kv_head, rows.count, shared.result, scale_log2, warp, warps, lane);
+  merge_warps<Config, warps>(params, item, {}, {}, kv_head, rows.count, shared.result, scale_log2, warp, warps, lane);
 }
 
 }  // namespace kgen

@@ -152,6 +152,11 @@ __device__ __forceinline__ float log2_approx(float x) {
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ __forceinline__ float maximum(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
@@ -384,7 +389,8 @@ struct Fold {
 __device__ __forceinline__ Fold fold_of(float before, float after) {
   const float maximum = ptx::maximum(before, after);
   if (maximum == -ptx::infinity()) return {0.f, 0.f, maximum};
-  const float b = ptx::exp2_approx(before - maximum), a = ptx::exp2_approx(after - maximum), sum = b + a, factor = 1.f / sum;
+  const float b = ptx::exp2_approx(before - maximum), a = ptx::exp2_approx(after - maximum), sum = b + a;
+  const float factor = ptx::reciprocal_approx(sum);  // of 1 to 2
   return {b * factor, a * factor, maximum + ptx::log2_approx(sum)};
 }
 
@@ -400,6 +406,18 @@ struct Part {
   // them, unless it is the last part, is the level that is to keep what comes out.
   __device__ __forceinline__ int levels() const { return last ? number : number & ~(number + 1); }
 };
+
+// Calls fold_with(level) for the levels whose results fold with a part's, one after the
+// other, and returns the level above.
+template <class FoldWith>
+__device__ __forceinline__ int for_each_level(Part part, FoldWith fold_with) {
+  int level = 0;
+#pragma unroll 1
+  for (const int levels = part.levels(); levels >> level > 0; ++level) {
+    if (levels >> level & 1) fold_with(level);
+  }
+  return level;
+}
 
 // What a folded row's output is multiplied by at the end.
 __device__ __forceinline__ float folded_normaliser(float lse2, float sink_exponent, bool has_sink) {
@@ -534,12 +552,6 @@ struct Accumulator {
   __device__ __forceinline__ void scale_row(int m, int h, float factor) {
 #pragma unroll
     for (int n = 0; n < Columns / 8; ++n) block[m][n][2 * h] *= factor, block[m][n][2 * h + 1] *= factor;
-  }
-  __device__ __forceinline__ void scale_rows(const float (&factor)[MTiles][2]) {
-#pragma unroll
-    for (int m = 0; m < MTiles; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) scale_row(m, h, factor[m][h]);
   }
 };
 
@@ -953,11 +965,9 @@ struct Softmax {
   // it is positive.
   template <int Keys>
   __device__ __forceinline__ float follow_row(const Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) {
-    const float before = maximum[m][h];
-    float top = ptx::maximum(row_maximum(scores, m, h), before);
-    if (lazy && (top - before) * scale_log2 <= slack) top = before;
-    maximum[m][h] = top;
-    return lazy && top == before ? 1.f : ptx::exp2_approx(ptx::multiply_add(before, scale_log2, -shift(m, h, scale_log2)));
+    const float before = maximum[m][h], top = ptx::maximum(row_maximum(scores, m, h), before);
+    if (lazy && (top - before) * scale_log2 <= slack) return 1.f;
+    return move(m, h, top, scale_log2);
   }
 
   // Turns that row's scores into weights, and returns the sum of the lane's.

@@ -152,6 +152,11 @@ __device__ __forceinline__ float log2_approx(float x) {
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ __forceinline__ float maximum(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
@@ -249,10 +254,12 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
 __device__ __forceinline__ void tensor_map_prefetch(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-// How the L2 cache keeps what a copy brings: as any line, or as the first to go.
-__device__ __forceinline__ uint64_t evict_normally() {
+// How the L2 cache keeps what a copy brings: by its place, whatever the copy, or as the
+// first to go. (evict_normal reads less a second from memory than a copy without a policy or
+// with evict_unchanged: decode of 32 and 128 sequences took 1.5 percent longer; H200.)
+__device__ __forceinline__ uint64_t evict_unchanged() {
   uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  asm("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 __device__ __forceinline__ uint64_t evict_first() {
@@ -699,6 +706,7 @@ struct Config {
   static constexpr int stages = 2;                // tiles of keys in flight
   static constexpr int warps = 12;
   static constexpr int rotators = 2;              // warps that rotate
+  static constexpr int queries = 2;               // tiles of rotated queries that there is room for
   static constexpr bool folds = false;            // items may have several parts
   static constexpr int threads = 384;
   static constexpr int min_blocks = 1;            // blocks of a multiprocessor
@@ -748,7 +756,8 @@ struct Fold {
 __device__ __forceinline__ Fold fold_of(float before, float after) {
   const float maximum = ptx::maximum(before, after);
   if (maximum == -ptx::infinity()) return {0.f, 0.f, maximum};
-  const float b = ptx::exp2_approx(before - maximum), a = ptx::exp2_approx(after - maximum), sum = b + a, factor = 1.f / sum;
+  const float b = ptx::exp2_approx(before - maximum), a = ptx::exp2_approx(after - maximum), sum = b + a;
+  const float factor = ptx::reciprocal_approx(sum);  // of 1 to 2
   return {b * factor, a * factor, maximum + ptx::log2_approx(sum)};
 }
 
@@ -764,6 +773,18 @@ struct Part {
   // them, unless it is the last part, is the level that is to keep what comes out.
   __device__ __forceinline__ int levels() const { return last ? number : number & ~(number + 1); }
 };
+
+// Calls fold_with(level) for the levels whose results fold with a part's, one after the
+// other, and returns the level above.
+template <class FoldWith>
+__device__ __forceinline__ int for_each_level(Part part, FoldWith fold_with) {
+  int level = 0;
+#pragma unroll 1
+  for (const int levels = part.levels(); levels >> level > 0; ++level) {
+    if (levels >> level & 1) fold_with(level);
+  }
+  return level;
+}
 
 // What a folded row's output is multiplied by at the end.
 __device__ __forceinline__ float folded_normaliser(float lse2, float sink_exponent, bool has_sink) {
@@ -898,12 +919,6 @@ struct Accumulator {
   __device__ __forceinline__ void scale_row(int m, int h, float factor) {
 #pragma unroll
     for (int n = 0; n < Columns / 8; ++n) block[m][n][2 * h] *= factor, block[m][n][2 * h + 1] *= factor;
-  }
-  __device__ __forceinline__ void scale_rows(const float (&factor)[MTiles][2]) {
-#pragma unroll
-    for (int m = 0; m < MTiles; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) scale_row(m, h, factor[m][h]);
   }
 };
 
@@ -1317,11 +1332,9 @@ struct Softmax {
   // it is positive.
   template <int Keys>
   __device__ __forceinline__ float follow_row(const Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) {
-    const float before = maximum[m][h];
-    float top = ptx::maximum(row_maximum(scores, m, h), before);
-    if (lazy && (top - before) * scale_log2 <= slack) top = before;
-    maximum[m][h] = top;
-    return lazy && top == before ? 1.f : ptx::exp2_approx(ptx::multiply_add(before, scale_log2, -shift(m, h, scale_log2)));
+    const float before = maximum[m][h], top = ptx::maximum(row_maximum(scores, m, h), before);
+    if (lazy && (top - before) * scale_log2 <= slack) return 1.f;
+    return move(m, h, top, scale_log2);
   }
 
   // Turns that row's scores into weights, and returns the sum of the lane's.
@@ -1667,10 +1680,7 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
 #pragma unroll
     for (int n = 0; n < blocks; ++n) output.block[0][n][2 * h] *= factor, output.block[0][n][2 * h + 1] *= factor;
   }
-  int level = 0;
-#pragma unroll 1
-  for (const int levels = part.levels(); levels >> level > 0; ++level) {
-    if ((levels >> level & 1) == 0) continue;
+  const int above = for_each_level(part, [&](int level) {
     float before[2] = {};
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -1694,7 +1704,7 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
         right[2 * h] = fold(by, kept[i].z, right[2 * h]), right[2 * h + 1] = fold(by, kept[i].w, right[2 * h + 1]);
       }
     }
-  }
+  });
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if (!exists(h)) continue;
@@ -1702,8 +1712,8 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
       ends.factor[0][h] = folded_row_normaliser<Config>(params, item, kv_head, row_of(h), ends.lse[0][h]);
       continue;
     }
-    if (lane % 4 == 0) *lse_of(h, level) = ends.lse[0][h];
-    float4* row = scratch_row<Config>(params, item, kv_head, row_of(h), level, lane);
+    if (lane % 4 == 0) *lse_of(h, above) = ends.lse[0][h];
+    float4* row = scratch_row<Config>(params, item, kv_head, row_of(h), above, lane);
 #pragma unroll
     for (int i = 0; i < blocks / 2; ++i) {
       const float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];
@@ -1929,7 +1939,7 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
   const int boxes = Boxes<Config>::of(tile), place = tile.begin % Config::page_size;
   // What is read once would only push out what is read again, and, where the cache is
   // full of lines that were written, each line it takes costs a write to memory.
-  const uint64_t policy = copies.once ? ptx::evict_first() : ptx::evict_normally();
+  const uint64_t policy = copies.once ? ptx::evict_first() : ptx::evict_unchanged();
   constexpr int most = Config::keys / Boxes<Config>::rows;
   int pages[most];
 #pragma unroll
@@ -2068,14 +2078,14 @@ struct AttendSm90Shared {
 
   // Queries rotated for one run each; the last of an item is also where its outputs
   // are gathered.
-  ColumnTile<Config::rows, Config::head_dim> query[2];
+  ColumnTile<Config::rows, Config::head_dim> query[Config::queries];
   ColumnTile<Config::keys, Config::head_dim> key[key_stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
   int masked[key_stages];       // whether some row may not see some of the stage's keys
   int begins_part[key_stages];  // whether they are a further part's first
   KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
   alignas(8) Works works;
-  unsigned long long query_full[2], query_free[2];
+  unsigned long long query_full[Config::queries], query_free[Config::queries];
   unsigned long long key_full[key_stages], key_free[key_stages];
   unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
@@ -2160,7 +2170,7 @@ __device__ __forceinline__ unsigned char* query_chunk(AttendSm90Shared<Config>& 
 // The first of all are the consumers' own work.
 template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
-  RingPlace<2> query;
+  RingPlace<Config::queries> query;
   WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
   bool first = true;
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
@@ -2210,7 +2220,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   RingPlace<Config::stages> value;
-  RingPlace<2> query;
+  RingPlace<Config::queries> query;
   auto release = [&](unsigned long long& free) {
     if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&free));
   };
@@ -2284,7 +2294,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // others stay as they are: no row's result depends on another's.
     auto weigh_again = [&](int stage, float (&added)[2]) {
       query_times_keys<Element, Config::head_dim, 1>(scores, shared.query[query.stage], first_row(), shared.key[stage], lane);
-      mask(shared.tile[stage], shared.masked[stage]);
+      mask(read_tile(shared.tile[stage], lane), shared.masked[stage]);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float most = ptx::maximum(added[h], ptx::shuffle_xor(added[h], 1));
@@ -2412,7 +2422,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   read_ahead(params, thread);
   if (thread == 0) {
     shared.works.init();
-    for (int s = 0; s < 2; ++s) {
+    for (int s = 0; s < Config::queries; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.query_full[s]), rotator_threads<Config>);
       ptx::barrier_init(ptx::shared_address(&shared.query_free[s]), 128 * consumers);
     }
@@ -2431,7 +2441,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   ptx::sync_threads();
 
   // The registers of three warpgroups, shared out by need. Two warpgroups have enough.
-  constexpr int helper_registers = 104, consumer_registers = 200;
+  constexpr int consumer_registers = Config::v_head_dim > 128 ? 208 : 200, helper_registers = 504 - 2 * consumer_registers;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all
   // others are there for.
   constexpr int consumer_threads = 128 * consumers, copier_threads = 128 - rotator_threads<Config>;

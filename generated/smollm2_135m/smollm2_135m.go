@@ -196,7 +196,7 @@ func Bundle() kernel.Bundle {
 				Stages:      3,
 				Warps:       7,
 				Group:       Group,
-				SharedBytes: 136192,
+				SharedBytes: 152576,
 				Folds:       true,
 				Source:      read("decode_sm90_r16k128s3w7.cu"),
 			},

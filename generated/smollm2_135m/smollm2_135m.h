@@ -123,7 +123,7 @@
 // Machine code: decode_sm90_r16k128s3w7.sm_90a.cubin
 #define KGEN_SMOLLM2_135M_DECODE_SM90_ENTRY "kgen_smollm2_135m_decode_sm90_r16k128s3w7"
 #define KGEN_SMOLLM2_135M_DECODE_SM90_THREADS 224
-#define KGEN_SMOLLM2_135M_DECODE_SM90_SHARED_BYTES 136192
+#define KGEN_SMOLLM2_135M_DECODE_SM90_SHARED_BYTES 152576
 #define KGEN_SMOLLM2_135M_DECODE_SM90_ROWS 16  // of a tile: query tokens of an item x group, at most
 
 // shared_decode attends from the query tokens of all sequences that hold a chunk, each at its own offset, with one read of its keys; results are partial.
