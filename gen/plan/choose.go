@@ -129,14 +129,18 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 	m := s.Model
 	switch {
 	case family == SM90 && manyRows(kind) && m.HeadDim > 128:
-		// Of 128 rows there is room for one tile of queries, which is enough where they are
-		// rotated once an item; and registers, but for capped scores or more heads of a token.
+		// Of 128 rows there is room for one tile of queries, so that a further rotation waits for
+		// the use of the one before; still, but for shared decode's, twice the rows gain more.
+		// Capped scores and a window take registers, and so do the heads of a token.
 		small := spec.Tile{Rows: 64, Keys: 64, Stages: 2, Warps: 8}
-		onceAnItem := kind == spec.Prefill || kind == spec.Extend && s.Cache.Encoding == spec.Baked
-		if onceAnItem && !s.RotatesKeys() && s.Masks.SoftCap == 0 && m.Group() <= 8 {
-			return []spec.Tile{{Rows: 128, Keys: 64, Stages: 2, Warps: 12}, small}
+		group := 8
+		if m.VHeadDim > 128 && s.Masks.Window > 0 {
+			group = 6
 		}
-		return []spec.Tile{small}
+		if kind == spec.SharedDecode || s.RotatesKeys() || s.Masks.SoftCap > 0 || m.Group() > group {
+			return []spec.Tile{small}
+		}
+		return []spec.Tile{{Rows: 128, Keys: 64, Stages: 2, Warps: 12}, small}
 	case family == SM90 && manyRows(kind):
 		small := spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 12}
 		if s.Masks.SoftCap > 0 {

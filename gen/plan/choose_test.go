@@ -26,7 +26,6 @@ func TestChooseHeadDim256(t *testing.T) {
 		capped = equal + "masks: {soft_cap: 50}\n"
 		window = equal + "masks: {window: 100}\n"
 		raw    = equal + "cache: {encoding: raw}\n"
-		baked  = equal + "cache: {encoding: baked}\n"
 	)
 	for _, c := range []struct {
 		more     string
@@ -37,7 +36,7 @@ func TestChooseHeadDim256(t *testing.T) {
 	}{
 		{equal, spec.Extend, "sm_80", "sm80_r128k64s1w8", ""},
 		{equal, spec.Prefill, "sm_89", "sm80_r64k64s1w4", ""},
-		{equal, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
+		{equal, spec.Extend, "sm_90a", "sm90_r128k64s2w12", ""},
 		{equal, spec.SharedDecode, "sm_90a", "sm90_r64k64s2w8", ""},
 		{equal, spec.Extend, "sm_100a", "sm80_r64k64s1w4", ""}, // two blocks
 		{equal, spec.Decode, "sm_80", "sm80_r16k16s2w4", ""},
@@ -50,12 +49,11 @@ func TestChooseHeadDim256(t *testing.T) {
 		{equal, spec.Prefill, "sm_90a", "sm90_r128k64s2w12", ""},
 		{raw, spec.Prefill, "sm_90a", "sm90_r64k64s2w8", ""},
 		{raw, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
-		{baked, spec.Extend, "sm_90a", "sm90_r128k64s2w12", ""},
 		{raw, spec.Decode, "sm_90a", "sm90_r16k32s4w8", ""},
-		{seven, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
+		{seven, spec.Extend, "sm_90a", "sm90_r128k64s2w12", ""},
 		{seven, spec.Decode, "sm_90a", "sm90_r16k32s4w6", ""},
 		{values, spec.Extend, "sm_80", "sm80_r128k64s2w4", ""},
-		{values, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
+		{values, spec.Extend, "sm_90a", "sm90_r128k64s2w12", ""},
 		{values, spec.Decode, "sm_90a", "sm90_r16k64s3w7", ""},
 	} {
 		p, err := plan.Choose(wide(t, c.more), c.kind, c.target)

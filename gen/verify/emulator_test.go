@@ -153,7 +153,7 @@ func TestGeneratedKernelsHeadDim256(t *testing.T) {
 				s.Targets = []spec.Target{c.target}
 			})
 			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{
-				Kinds: []spec.Kind{spec.Extend, spec.Decode}, Encodings: []spec.Encoding{c.encoding}, Cases: 2, Seed: 1,
+				Kinds: spec.TiledKinds, Encodings: []spec.Encoding{c.encoding}, Cases: 2, Seed: 1,
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -154,13 +154,16 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
     rotator.start(tile);
     publish_queries(work, tile);
+    int base = rotation_base(tile);  // that the queries are rotated for
     while (tile.exists()) {
-      const int position = first_key_position(tile), base = rotation_base(tile);
+      const KeyTile now = tile;
       tile = tile_after<Config::keys>(params, tile, item.run_end);
       wait_for_keys();
-      rotator.rotate(shared.key[key.stage], position, tile);
+      rotator.rotate(shared.key[key.stage], first_key_position(now), tile);
       publish_keys();
-      if (tile.exists() && needs_rotation(base, tile)) publish_queries(work, tile);
+      // Behind the keys: consumers let go of the queries before only when they have these.
+      if (needs_rotation(base, now)) publish_queries(work, now);
+      base = rotation_base(now);
     }
     wait_for_keys();  // the tile that does not exist
     publish_keys();
@@ -181,7 +184,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     for (;;) {
       ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
       if (!first && tile.exists()) {
-        rotate_query<Config, Config::rows, rotator_threads<Config>, 4>(
+        rotate_query<Config, Config::rows, rotator_threads<Config>, (Config::v_head_dim > 128 ? 2 : 4)>(
             rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, thread,
             [&](int row, int chunk, uint4 elements) { ptx::store_16(query_chunk(shared, query.stage, row, chunk), elements); });
         ptx::fence_async_shared();
