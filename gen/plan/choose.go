@@ -146,7 +146,12 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		if s.Masks.SoftCap > 0 {
 			return []spec.Tile{small} // capping 128 keys' scores takes more registers than there are
 		}
-		return []spec.Tile{{Rows: 128, Keys: 128, Stages: 2, Warps: 12}, small}
+		tiles := []spec.Tile{{Rows: 128, Keys: 128, Stages: 2, Warps: 12}, small}
+		if kind == spec.Prefill && m.HeadDim == 64 && !s.RotatesKeys() {
+			// Exponentials then take as long as products: two warpgroups do them while a third multiplies.
+			return append([]spec.Tile{{Rows: 192, Keys: 64, Stages: 3, Warps: 16}}, tiles...)
+		}
+		return tiles
 	case family == SM90 && kind == spec.Decode:
 		rows, helpers := decodeRows(m), sm90DecodeHelpers(s)
 		small := spec.Tile{Rows: rows, Keys: 32, Stages: 4, Warps: helpers + 2} // fewer results to merge
@@ -333,6 +338,9 @@ func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
 // plan with tiles; more of them than this leave too few for the rest.
 const mostAccumulators = 192
 
+// threeGroups is the same for three warpgroups of many rows.
+const threeGroups = 96
+
 // Misfit says why a plan can't be a kernel: what is wrong with a field of its tile.
 type Misfit struct{ Field, Msg string }
 
@@ -413,8 +421,11 @@ func checkSM90(s spec.Spec, p Plan, fail misfit) *Misfit {
 		return fail("keys", "family sm90 copies a tile of %d keys in at most 32 pages, not pages of %d", p.Keys, s.Cache.PageSize)
 	case decode && p.Keys > 128:
 		return fail("keys", "family sm90 decodes with tiles of 16 to 128 keys, not %d", p.Keys)
-	case !decode && (p.Rows%warpgroupRows != 0 || p.Rows > 2*warpgroupRows):
-		return fail("rows", "family sm90 has tiles of 64 or 128 rows, not %d", p.Rows)
+	case !decode && (p.Rows%warpgroupRows != 0 || p.Rows > 3*warpgroupRows):
+		return fail("rows", "family sm90 has tiles of 64, 128 or 192 rows, not %d", p.Rows)
+	case !decode && p.Rows == 3*warpgroupRows && (s.RotatesKeys() || registers > threeGroups):
+		return fail("rows", "of 192 rows, a thread has %d registers for scores, weights and outputs, and none to rotate keys by; %d keys and a V head dim of %d take %d",
+			threeGroups, p.Keys, dim, registers)
 	case !decode && p.Warps != 4*(1+p.Rows/warpgroupRows):
 		return fail("warps", "family sm90 has four warps that copy and rotate, and four for each 64 rows: %d for %d rows, not %d",
 			4*(1+p.Rows/warpgroupRows), p.Rows, p.Warps)
