@@ -37,7 +37,7 @@ func (b *bench) materialiseTrial(rng *rand.Rand) trial {
 			return measure{bound: b.format.Epsilon()}, nil
 		}
 		ref := c.rotated(b.spec, e)
-		source, want := c.newCache(b, c.sources), c.newCache(b, c.targets)
+		source, want := b.newCache(c.heads, c.sources), b.newCache(c.heads, c.targets)
 		for t, token := range c.tokens {
 			k, v := t*c.heads*b.spec.Model.HeadDim, t*c.heads*b.spec.Model.VHeadDim
 			source.k.set(token.from, c.k[k:])
@@ -132,17 +132,6 @@ func (c *materialiseCase) rotated(s spec.Spec, e spec.Encoding) []float64 {
 		}
 	}
 	return oracle.Rotate(s.Rope, c.k, c.heads, s.Model.HeadDim, angles)
-}
-
-// cache is pages of K and of V.
-type cache struct{ k, v *pages }
-
-func (c *materialiseCase) newCache(b *bench, count int) cache {
-	model := b.spec.Model
-	return cache{
-		newPages(b.spec.Cache, b.format, c.heads, model.HeadDim, count),
-		newPages(b.spec.Cache, b.format, c.heads, model.VHeadDim, count),
-	}
 }
 
 // run returns the pages that materialise wrote, as many as want has.
