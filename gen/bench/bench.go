@@ -250,25 +250,38 @@ func (p *Problem) by(k Kernels) (*step, error) {
 	return p.attend(k, p.spec, p.layout.Sequences, p.cache)
 }
 
-// Time times the problem by the kernels: attend, and merge where a sequence is
-// split, recorded as one graph and replayed with a cold L2 cache. The times come in the
-// order of measuring.
-func (p *Problem) Time(ctx context.Context, k Kernels, repeats int) (times []time.Duration, err error) {
-	dev, ok := p.dev.(cuda.GraphDevice)
+// Timer is what problems are timed with, one after the other: a stream, and memory that
+// is written to empty the L2 cache.
+type Timer struct{ timer *timer }
+
+// NewTimer makes one for problems on dev.
+func NewTimer(dev cuda.Device) (*Timer, error) {
+	recorder, ok := dev.(cuda.GraphDevice)
 	if !ok {
-		return nil, fmt.Errorf("%s can't record graphs", p.dev.Info().Name)
+		return nil, fmt.Errorf("%s can't record graphs", dev.Info().Name)
 	}
-	t, err := newTimer(dev, repeats)
+	t, err := newTimer(recorder, 0) // each call of Time says how often
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, t.close()) }()
+	return &Timer{t}, nil
+}
+
+// Close frees the timer's memory and its stream.
+func (t *Timer) Close() error { return t.timer.close() }
+
+// Time times the problem by the kernels: attend, and merge where a sequence is
+// split, recorded as one graph and replayed with a cold L2 cache. The times come in the
+// order of measuring. The timer is of the problem's device.
+func (p *Problem) Time(ctx context.Context, t *Timer, k Kernels, repeats int) ([]time.Duration, error) {
 	defer p.mark()()
 	st, err := p.by(k)
 	if err != nil {
 		return nil, err
 	}
-	return t.samples(ctx, st.launch)
+	repeated := *t.timer
+	repeated.repeats = repeats
+	return repeated.samples(ctx, st.launch)
 }
 
 // Launch launches the problem once by the kernels and waits, on any device.

@@ -128,19 +128,19 @@ func (r *run) provide(c *candidate) verify.Provider {
 }
 
 // sample times a problem by a set, or counts.
-func (r *run) sample(ctx context.Context, p *bench.Problem, s set, repeats int) ([]int64, error) {
+func (f *field) sample(ctx context.Context, p *bench.Problem, s set, repeats int) ([]int64, error) {
 	k := bench.Kernels{Launcher: s}
 	if s.choice.Kind == abi.KindSharedDecode {
 		k.Tiles = map[spec.Kind]spec.Tile{spec.SharedDecode: {Rows: s.choice.Rows, Keys: s.choice.Keys}}
 	}
-	if r.m.Count != nil {
-		r.m.Count()
+	if f.m.Count != nil {
+		f.m.Count()
 		if err := p.Launch(ctx, k); err != nil {
 			return nil, err
 		}
-		return []int64{int64(r.m.Count())}, nil
+		return []int64{int64(f.m.Count())}, nil
 	}
-	times, err := p.Time(ctx, k, repeats)
+	times, err := p.Time(ctx, f.timer, k, repeats)
 	if err != nil {
 		return nil, err
 	}

@@ -40,6 +40,7 @@ type field struct {
 	all      []*candidate
 	cases    []Case
 	problems map[Case]*bench.Problem
+	timer    *bench.Timer                // made when first needed; nil where the machine counts
 	times    map[Case]map[Setting]sample // of the latest round
 	until    time.Time                   // for all rounds but the last
 	cut      bool                        // the budget was too short
@@ -52,6 +53,9 @@ func (r *run) kind(ctx context.Context, kind spec.Kind, all []*candidate, kindsL
 		f.until = time.Now().Add(time.Until(end) * 7 / 10)
 	}
 	defer func() {
+		if f.timer != nil {
+			err = errors.Join(err, f.timer.Close())
+		}
 		for _, p := range f.problems {
 			p.Free()
 		}
@@ -148,6 +152,11 @@ func (f *field) one(ctx context.Context, c Case, e entrant, repeats int) ([]int6
 	p, err := f.problem(f.problems, c)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Case, err)
+	}
+	if f.timer == nil && f.m.Count == nil {
+		if f.timer, err = bench.NewTimer(f.m.Device); err != nil {
+			return nil, fmt.Errorf("timer: %w", err)
+		}
 	}
 	if e.of.kernels.Set == nil {
 		if e.of.kernels, err = f.open(ctx, e.of.plan); err != nil {

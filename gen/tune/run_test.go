@@ -180,3 +180,70 @@ func TestRunWithoutBudget(t *testing.T) {
 		t.Errorf("rejected %+v", k.Rejected)
 	}
 }
+
+// clocked is the emulator as a device that records graphs. It counts streams, which
+// are those of timers: the emulator itself needs none.
+type clocked struct {
+	*emulate.Device
+	made, destroyed *int
+}
+
+type replay func() error
+
+func (r replay) Launch(cuda.Stream) error { return r() }
+func (r replay) Destroy() error           { return nil }
+
+func (d clocked) Capture(_ cuda.Stream, f func() error) (cuda.Graph, error) { return replay(f), nil }
+
+func (d clocked) NewStream() (cuda.Stream, error) {
+	*d.made++
+	return d.Device.NewStream()
+}
+
+func (d clocked) DestroyStream(s cuda.Stream) error {
+	*d.destroyed++
+	return d.Device.DestroyStream(s)
+}
+
+// A kind's times come from one timer, which is closed when they are there, or when the
+// run is interrupted.
+func TestOneTimerAKind(t *testing.T) {
+	s, err := spec.Parse("tiny.yaml", []byte("name: tiny\nmodel: {query_heads: 4, kv_heads: 2, head_dim: 64}\n"+
+		"rope: {type: default, theta: 10000}\ntargets: [sm_80]\nkernels: [decode]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cacheDir, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	path := filepath.Join(t.TempDir(), "journal")
+	for _, interrupted := range []bool{true, false} {
+		j, err := OpenJournal(path, Identity{Spec: s.Name}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		made, destroyed := 0, 0
+		_, err = Run(ctx, Machine{Device: clocked{dev, &made, &destroyed}}, s, j, Options{
+			Target: "sm_80", Candidates: 2, CheckCases: 1, Repeats: 3, Seed: 1, CheckWork: 1e6,
+			Cases: []Case{{Case: bench.Case{Kind: spec.Decode, Batch: 1, Query: 1, Context: 64}}},
+			Progress: func(stage string, _, _ int) {
+				if interrupted && strings.Contains(stage, "round 2") {
+					stop()
+				}
+			},
+		})
+		stop()
+		if closeErr := j.Close(); closeErr != nil {
+			t.Fatal(closeErr)
+		}
+		if interrupted != errors.Is(err, context.Canceled) || !interrupted && err != nil {
+			t.Fatalf("interrupted %t: %v", interrupted, err)
+		}
+		if made != 1 || destroyed != 1 {
+			t.Errorf("interrupted %t: %d streams made, %d destroyed, want 1", interrupted, made, destroyed)
+		}
+	}
+}

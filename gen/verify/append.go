@@ -11,86 +11,110 @@ import (
 	"github.com/kgen-project/kgen/tests/oracle"
 )
 
-// appendTrial is tokens at random positions into random places of pages; some
-// tokens are skipped. V and what is not rotated of K must arrive bit for bit.
-func (b *bench) appendTrial(rng *rand.Rand) trial {
-	d := b.dice(rng)
-	model, heads := b.spec.Model, d.kvHeads()
-	tokens := 1 + d.length(d.size.tokens-1)
-	k := d.normal(tokens*heads*model.HeadDim, 1)
-	v := d.normal(tokens*heads*model.VHeadDim, 1)
-	kStride, vStride := d.stride(heads*model.HeadDim), d.stride(heads*model.VHeadDim)
-	pageCount := (tokens+b.spec.Cache.PageSize-1)/b.spec.Cache.PageSize + d.IntN(3)
-	slots, positions := make([]int32, tokens), make([]int32, tokens)
-	places := d.Perm(pageCount * b.spec.Cache.PageSize)
-	for t := range tokens {
-		slots[t] = int32(places[t])
-		if d.oneIn(8) {
-			slots[t] = -1 - d.Int32N(100)
-		}
-		positions[t] = d.Int32N(int32(d.top()))
-	}
-	rotated := oracle.Rotate(b.spec.Rope, k, heads, model.HeadDim, ints(positions))
+// appendCase is tokens at random positions into random places of pages; some tokens are
+// skipped.
+type appendCase struct {
+	tokens, heads    int
+	k, v             []float64 // [tokens][KV heads][dim]
+	kStride, vStride int
+	pageCount        int
+	slots, positions []int32
+}
 
+// appendTrial holds V and what is not rotated of K to their bits.
+func (b *bench) appendTrial(rng *rand.Rand) trial {
+	c := b.dice(rng).appendCase()
+	rotated := oracle.Rotate(b.spec.Rope, c.k, c.heads, b.spec.Model.HeadDim, ints(c.positions))
 	return func(ctx context.Context, e spec.Encoding) (measure, error) {
-		memory := newArena(b.dev)
-		defer memory.free()
-		wantK := newPages(b.spec.Cache, b.format, heads, model.HeadDim, pageCount)
-		wantV := newPages(b.spec.Cache, b.format, heads, model.VHeadDim, pageCount)
-		m := batch{arena: memory}
-		kCache := m.alloc("K cache", len(wantK.data))
-		vCache := m.alloc("V cache", len(wantV.data))
-		p := abi.AppendParams{
-			K:      m.upload("K", strided(b.format, k, heads*model.HeadDim, kStride)).pointer(),
-			V:      m.upload("V", strided(b.format, v, heads*model.VHeadDim, vStride)).pointer(),
-			KCache: kCache.pointer(), VCache: vCache.pointer(),
-			Slots: m.upload("slots", slots).pointer(), Rope: b.rope.pointer(),
-			KTokenStride: int32(kStride), VTokenStride: int32(vStride), KVHeads: int32(heads), Tokens: int32(tokens),
-		}
 		ref := rotated
 		if e == spec.Raw {
-			ref = k
-		} else {
-			p.Positions = m.upload("positions", positions).pointer()
+			ref = c.k
 		}
-		if m.err != nil {
-			return measure{}, m.err
+		want := b.newCache(c.heads, c.pageCount)
+		for t, slot := range c.slots {
+			if slot >= 0 {
+				want.k.set(int(slot), ref[t*c.heads*b.spec.Model.HeadDim:])
+				want.v.set(int(slot), c.v[t*c.heads*b.spec.Model.VHeadDim:])
+			}
 		}
-		gotK, gotV, err := b.runTwice(ctx, kCache, vCache, func() error { return b.kernels[e].Append(0, p) })
+		gotK, gotV, err := c.run(ctx, b, e, want)
 		if err != nil {
 			return measure{}, err
 		}
-
-		for t, slot := range slots {
-			if slot >= 0 {
-				wantK.set(int(slot), ref[t*heads*model.HeadDim:])
-				wantV.set(int(slot), v[t*heads*model.VHeadDim:])
-			}
-		}
-		if !bytes.Equal(gotV, wantV.data) {
-			return measure{}, wrongf("V cache: the bits of byte %d differ", differ(gotV, wantV.data))
-		}
-		out := *wantK
-		out.data = gotK
-		result := measure{bound: b.format.Epsilon()}
-		for t, slot := range slots {
-			if slot < 0 {
-				continue
-			}
-			for h := range heads {
-				at := (t*heads + h) * model.HeadDim
-				got := b.format.Decode(out.row(int(slot), h))
-				if err := b.rotatedRow(&result, got, ref[at:][:model.HeadDim], k[at:], e != spec.Raw); err != nil {
-					return result, wrongf("K cache: token %d at position %d, KV head %d: %w", t, positions[t], h, err)
-				}
-				copy(out.row(int(slot), h), wantK.row(int(slot), h)) // judged: what is left must be equal
-			}
-		}
-		if !bytes.Equal(out.data, wantK.data) {
-			return result, wrongf("K cache: byte %d, of no token, was written", differ(out.data, wantK.data))
-		}
-		return result, nil
+		return c.compare(b, e, gotK, gotV, want, ref)
 	}
+}
+
+func (d dice) appendCase() appendCase {
+	model, size := d.spec.Model, d.spec.Cache.PageSize
+	c := appendCase{heads: d.kvHeads()}
+	c.tokens = 1 + d.length(d.size.tokens-1)
+	c.k = d.normal(c.tokens*c.heads*model.HeadDim, 1)
+	c.v = d.normal(c.tokens*c.heads*model.VHeadDim, 1)
+	c.kStride, c.vStride = d.stride(c.heads*model.HeadDim), d.stride(c.heads*model.VHeadDim)
+	c.pageCount = (c.tokens+size-1)/size + d.IntN(3)
+	c.slots, c.positions = make([]int32, c.tokens), make([]int32, c.tokens)
+	places := d.Perm(c.pageCount * size)
+	for t := range c.tokens {
+		c.slots[t] = int32(places[t])
+		if d.oneIn(8) {
+			c.slots[t] = -1 - d.Int32N(100)
+		}
+		c.positions[t] = d.Int32N(int32(d.top()))
+	}
+	return c
+}
+
+// run returns the pages that append wrote, as many as want has.
+func (c *appendCase) run(ctx context.Context, b *bench, e spec.Encoding, want cache) (k, v []byte, err error) {
+	memory := newArena(b.dev)
+	defer memory.free()
+	model := b.spec.Model
+	m := batch{arena: memory}
+	kCache, vCache := m.alloc("K cache", len(want.k.data)), m.alloc("V cache", len(want.v.data))
+	p := abi.AppendParams{
+		K:      m.upload("K", strided(b.format, c.k, c.heads*model.HeadDim, c.kStride)).pointer(),
+		V:      m.upload("V", strided(b.format, c.v, c.heads*model.VHeadDim, c.vStride)).pointer(),
+		KCache: kCache.pointer(), VCache: vCache.pointer(),
+		Slots: m.upload("slots", c.slots).pointer(), Rope: b.rope.pointer(),
+		KTokenStride: int32(c.kStride), VTokenStride: int32(c.vStride), KVHeads: int32(c.heads), Tokens: int32(c.tokens),
+	}
+	if e != spec.Raw {
+		p.Positions = m.upload("positions", c.positions).pointer()
+	}
+	if m.err != nil {
+		return nil, nil, m.err
+	}
+	return b.runTwice(ctx, kCache, vCache, func() error { return b.kernels[e].Append(0, p) })
+}
+
+// compare measures what append wrote of K against its reference. V must be there bit
+// for bit, and nothing else written.
+func (c *appendCase) compare(b *bench, e spec.Encoding, gotK, gotV []byte, want cache, ref []float64) (measure, error) {
+	if !bytes.Equal(gotV, want.v.data) {
+		return measure{}, wrongf("V cache: the bits of byte %d differ", differ(gotV, want.v.data))
+	}
+	dim := b.spec.Model.HeadDim
+	out := *want.k
+	out.data = gotK
+	m := measure{bound: b.format.Epsilon()}
+	for t, slot := range c.slots {
+		if slot < 0 {
+			continue
+		}
+		for h := range c.heads {
+			at := (t*c.heads + h) * dim
+			got := b.format.Decode(out.row(int(slot), h))
+			if err := b.rotatedRow(&m, got, ref[at:][:dim], c.k[at:], e != spec.Raw); err != nil {
+				return m, wrongf("K cache: token %d at position %d, KV head %d: %w", t, c.positions[t], h, err)
+			}
+			copy(out.row(int(slot), h), want.k.row(int(slot), h)) // judged: what is left must be equal
+		}
+	}
+	if !bytes.Equal(out.data, want.k.data) {
+		return m, wrongf("K cache: byte %d, of no token, was written", differ(out.data, want.k.data))
+	}
+	return m, nil
 }
 
 // rotatedRow measures one row of K that a kernel rotated from in (or copied).

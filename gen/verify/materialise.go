@@ -10,140 +10,176 @@ import (
 	"github.com/kgen-project/kgen/tests/oracle"
 )
 
+// materialiseCase is copies of segments into pages of their sequences' own.
+type materialiseCase struct {
+	heads            int
+	sources, targets int // pages of the caches that are read, and written
+	tokens           []copied
+	copies           []abi.Copy
+	table            []int32
+	k, v             []float64 // as stored, [tokens][KV heads][dim]
+}
+
+// copied is one token: from a slot, to a slot, at a position, of the segment's token local.
+type copied struct{ from, to, position, local int }
+
+// copiedSegment is a stored chunk at an offset. It goes into its sequence's pages from
+// place begin on.
+type copiedSegment struct{ tokens, offset, begin int }
+
 // materialiseTrial copies segments of a few sequences into pages of the
 // sequences' own. Its source is rounded already, so it is held to one rotation
 // of that by the angle that its encoding still lacks; what is baked is copied.
 func (b *bench) materialiseTrial(rng *rand.Rand) trial {
-	d := b.dice(rng, 32, 64)
-	model, heads := b.spec.Model, d.kvHeads()
-	limit := min(d.size.tokens, d.top())
-
-	// Each segment is a stored chunk [tokens] at an offset, and goes behind the
-	// one before it.
-	type segment struct {
-		tokens, offset, source, target int
-	}
-	var sequences [][]segment
-	var sources []int // tokens of the sources
-	var targets []int // tokens of the sequences
-	for range 1 + d.IntN(3) {
-		var s []segment
-		end := d.IntN(2 * b.spec.Cache.PageSize) // the pages' first places may hold something already
-		for range 1 + d.IntN(4) {
-			tokens := d.length(limit)
-			s = append(s, segment{tokens, d.IntN(d.top() - tokens + 1), len(sources), end})
-			sources = append(sources, tokens)
-			end += tokens
+	c := b.dice(rng, 32, 64).materialiseCase()
+	return func(ctx context.Context, e spec.Encoding) (measure, error) {
+		if len(c.copies) == 0 {
+			return measure{bound: b.format.Epsilon()}, nil
 		}
-		sequences = append(sequences, s)
+		ref := c.rotated(b.spec, e)
+		source, want := b.newCache(c.heads, c.sources), b.newCache(c.heads, c.targets)
+		for t, token := range c.tokens {
+			k, v := t*c.heads*b.spec.Model.HeadDim, t*c.heads*b.spec.Model.VHeadDim
+			source.k.set(token.from, c.k[k:])
+			source.v.set(token.from, c.v[v:])
+			want.k.set(token.to, ref[k:])
+			want.v.set(token.to, c.v[v:])
+		}
+		gotK, gotV, err := c.run(ctx, b, e, source, want)
+		if err != nil {
+			return measure{}, err
+		}
+		return c.compare(b, e, gotK, gotV, want, ref)
+	}
+}
+
+func (d dice) materialiseCase() materialiseCase {
+	c := materialiseCase{heads: d.kvHeads()}
+	sequences := d.copiedSegments()
+	var sources, targets []int // tokens of each chunk, and up to the end of each sequence
+	for _, segments := range sequences {
+		end := 0
+		for _, g := range segments {
+			sources = append(sources, g.tokens)
+			end = g.begin + g.tokens
+		}
 		targets = append(targets, end)
 	}
-	pagesOf := func(tokens []int) int {
-		n := d.IntN(3)
-		for _, t := range tokens {
-			n += (t + b.spec.Cache.PageSize - 1) / b.spec.Cache.PageSize
-		}
-		return n
-	}
-	sourceCount, targetCount := pagesOf(sources), pagesOf(targets)
-	sourceHeap, targetHeap := newHeap(rng, b.spec.Cache, sourceCount), newHeap(rng, b.spec.Cache, targetCount)
-
-	// One token to copy: from a slot, to a slot, by what angle.
-	type token struct {
-		from, to, position, local int
-	}
-	var tokens []token
-	var copies []abi.Copy
-	table := pageTable{rng: rng}
-	for i, s := range sequences {
-		to := targetHeap.take(targets[i])
-		dstPage := table.add(to)
-		for _, g := range s {
-			from := sourceHeap.take(g.tokens)
-			srcPage := table.add(from)
+	c.sources, c.targets = d.pageCount(sources), d.pageCount(targets)
+	from, to := newHeap(d.Rand, d.spec.Cache, c.sources), newHeap(d.Rand, d.spec.Cache, c.targets)
+	table := pageTable{rng: d.Rand}
+	for i, segments := range sequences {
+		dst := to.take(targets[i])
+		dstPage := table.add(dst)
+		for _, g := range segments {
+			src := from.take(g.tokens)
+			srcPage := table.add(src)
 			for l := range g.tokens {
-				tokens = append(tokens, token{sourceHeap.slot(from, l), targetHeap.slot(to, g.target+l), g.offset + l, l})
+				c.tokens = append(c.tokens, copied{from.slot(src, l), to.slot(dst, g.begin+l), g.offset + l, l})
 			}
 			for begin := 0; begin < g.tokens; {
 				n := min(1+d.length(g.tokens), g.tokens-begin)
-				copies = append(copies, abi.Copy{
-					SrcPage: srcPage, SrcBegin: int32(begin), DstPage: dstPage, DstBegin: int32(g.target + begin),
+				c.copies = append(c.copies, abi.Copy{
+					SrcPage: srcPage, SrcBegin: int32(begin), DstPage: dstPage, DstBegin: int32(g.begin + begin),
 					Count: int32(n), Offset: int32(g.offset),
 				})
 				begin += n
 			}
 		}
 	}
-	rng.Shuffle(len(copies), func(i, j int) { copies[i], copies[j] = copies[j], copies[i] })
-	k := d.normal(len(tokens)*heads*model.HeadDim, 1) // as stored
-	v := d.normal(len(tokens)*heads*model.VHeadDim, 1)
+	c.table = table.entries
+	d.Shuffle(len(c.copies), func(i, j int) { c.copies[i], c.copies[j] = c.copies[j], c.copies[i] })
+	c.k = d.normal(len(c.tokens)*c.heads*d.spec.Model.HeadDim, 1)
+	c.v = d.normal(len(c.tokens)*c.heads*d.spec.Model.VHeadDim, 1)
+	return c
+}
 
-	return func(ctx context.Context, e spec.Encoding) (measure, error) {
-		result := measure{bound: b.format.Epsilon()}
-		if len(copies) == 0 {
-			return result, nil
+// copiedSegments are those of each sequence, one behind the other.
+func (d dice) copiedSegments() [][]copiedSegment {
+	limit := min(d.size.tokens, d.top())
+	var sequences [][]copiedSegment
+	for range 1 + d.IntN(3) {
+		var segments []copiedSegment
+		end := d.IntN(2 * d.spec.Cache.PageSize) // the pages' first places may hold something already
+		for range 1 + d.IntN(4) {
+			tokens := d.length(limit)
+			segments = append(segments, copiedSegment{tokens, d.IntN(d.top() - tokens + 1), end})
+			end += tokens
 		}
-		memory := newArena(b.dev)
-		defer memory.free()
-		srcK := newPages(b.spec.Cache, b.format, heads, model.HeadDim, sourceCount)
-		srcV := newPages(b.spec.Cache, b.format, heads, model.VHeadDim, sourceCount)
-		wantK := newPages(b.spec.Cache, b.format, heads, model.HeadDim, targetCount)
-		wantV := newPages(b.spec.Cache, b.format, heads, model.VHeadDim, targetCount)
-		angles := make([]int, len(tokens))
-		for t, token := range tokens {
-			switch e {
-			case spec.Segment:
-				angles[t] = token.position - token.local
-			case spec.Raw:
-				angles[t] = token.position
-			}
-		}
-		ref := oracle.Rotate(b.spec.Rope, k, heads, model.HeadDim, angles)
-		for t, token := range tokens {
-			srcK.set(token.from, k[t*heads*model.HeadDim:])
-			srcV.set(token.from, v[t*heads*model.VHeadDim:])
-			wantK.set(token.to, ref[t*heads*model.HeadDim:])
-			wantV.set(token.to, v[t*heads*model.VHeadDim:])
-		}
-		m := batch{arena: memory}
-		srcKBuffer, srcVBuffer := m.upload("source K pages", srcK.data), m.upload("source V pages", srcV.data)
-		dstK, dstV := m.alloc("K pages", len(wantK.data)), m.alloc("V pages", len(wantV.data))
-		p := abi.MaterialiseParams{
-			SrcK: srcKBuffer.pointer(), SrcV: srcVBuffer.pointer(), DstK: dstK.pointer(), DstV: dstV.pointer(),
-			Copies: m.upload("copies", copies).pointer(), PageTable: m.upload("page table", table.entries).pointer(),
-			Rope: b.rope.pointer(), KVHeads: int32(heads), CopyCount: int32(len(copies)),
-		}
-		if m.err != nil {
-			return measure{}, m.err
-		}
-		gotK, gotV, err := b.runTwice(ctx, dstK, dstV, func() error { return b.kernels[e].Materialise(0, p) })
-		if err != nil {
-			return measure{}, err
-		}
-		if err := srcKBuffer.unchanged(srcK.data); err != nil {
-			return measure{}, err
-		}
-		if err := srcVBuffer.unchanged(srcV.data); err != nil {
-			return measure{}, err
-		}
-		if !bytes.Equal(gotV, wantV.data) {
-			return measure{}, wrongf("V pages: the bits of byte %d differ", differ(gotV, wantV.data))
-		}
-		out := *wantK
-		out.data = gotK
-		for t, token := range tokens {
-			for h := range heads {
-				at := (t*heads + h) * model.HeadDim
-				got := b.format.Decode(out.row(token.to, h))
-				if err := b.rotatedRow(&result, got, ref[at:][:model.HeadDim], k[at:], e != spec.Baked); err != nil {
-					return result, wrongf("K pages: token %d at position %d, KV head %d: %w", t, token.position, h, err)
-				}
-				copy(out.row(token.to, h), wantK.row(token.to, h)) // judged: what is left must be equal
-			}
-		}
-		if !bytes.Equal(out.data, wantK.data) {
-			return result, wrongf("K pages: byte %d, of no token, was written", differ(out.data, wantK.data))
-		}
-		return result, nil
+		sequences = append(sequences, segments)
 	}
+	return sequences
+}
+
+// pageCount is a number of pages that has room for each of the given numbers of tokens by itself.
+func (d dice) pageCount(tokens []int) int {
+	n := d.IntN(3)
+	for _, t := range tokens {
+		n += (t + d.spec.Cache.PageSize - 1) / d.spec.Cache.PageSize
+	}
+	return n
+}
+
+// rotated is K as the copies should have it: turned by the angle that the encoding lacks.
+func (c *materialiseCase) rotated(s spec.Spec, e spec.Encoding) []float64 {
+	angles := make([]int, len(c.tokens))
+	for t, token := range c.tokens {
+		switch e {
+		case spec.Segment:
+			angles[t] = token.position - token.local
+		case spec.Raw:
+			angles[t] = token.position
+		}
+	}
+	return oracle.Rotate(s.Rope, c.k, c.heads, s.Model.HeadDim, angles)
+}
+
+// run returns the pages that materialise wrote, as many as want has.
+func (c *materialiseCase) run(ctx context.Context, b *bench, e spec.Encoding, source, want cache) (k, v []byte, err error) {
+	memory := newArena(b.dev)
+	defer memory.free()
+	m := batch{arena: memory}
+	srcK, srcV := m.upload("source K pages", source.k.data), m.upload("source V pages", source.v.data)
+	dstK, dstV := m.alloc("K pages", len(want.k.data)), m.alloc("V pages", len(want.v.data))
+	p := abi.MaterialiseParams{
+		SrcK: srcK.pointer(), SrcV: srcV.pointer(), DstK: dstK.pointer(), DstV: dstV.pointer(),
+		Copies: m.upload("copies", c.copies).pointer(), PageTable: m.upload("page table", c.table).pointer(),
+		Rope: b.rope.pointer(), KVHeads: int32(c.heads), CopyCount: int32(len(c.copies)),
+	}
+	if m.err != nil {
+		return nil, nil, m.err
+	}
+	if k, v, err = b.runTwice(ctx, dstK, dstV, func() error { return b.kernels[e].Materialise(0, p) }); err != nil {
+		return nil, nil, err
+	}
+	if err := srcK.unchanged(source.k.data); err != nil {
+		return nil, nil, err
+	}
+	return k, v, srcV.unchanged(source.v.data)
+}
+
+// compare measures what materialise wrote of K against its reference. V must be there
+// bit for bit, and nothing else written.
+func (c *materialiseCase) compare(b *bench, e spec.Encoding, gotK, gotV []byte, want cache, ref []float64) (measure, error) {
+	if !bytes.Equal(gotV, want.v.data) {
+		return measure{}, wrongf("V pages: the bits of byte %d differ", differ(gotV, want.v.data))
+	}
+	dim := b.spec.Model.HeadDim
+	out := *want.k
+	out.data = gotK
+	m := measure{bound: b.format.Epsilon()}
+	for t, token := range c.tokens {
+		for h := range c.heads {
+			at := (t*c.heads + h) * dim
+			got := b.format.Decode(out.row(token.to, h))
+			if err := b.rotatedRow(&m, got, ref[at:][:dim], c.k[at:], e != spec.Baked); err != nil {
+				return m, wrongf("K pages: token %d at position %d, KV head %d: %w", t, token.position, h, err)
+			}
+			copy(out.row(token.to, h), want.k.row(token.to, h)) // judged: what is left must be equal
+		}
+	}
+	if !bytes.Equal(out.data, want.k.data) {
+		return m, wrongf("K pages: byte %d, of no token, was written", differ(out.data, want.k.data))
+	}
+	return m, nil
 }

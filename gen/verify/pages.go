@@ -41,6 +41,17 @@ func (p *pages) set(slot int, token []float64) {
 	}
 }
 
+// cache is pages of K and of V.
+type cache struct{ k, v *pages }
+
+func (b *bench) newCache(heads, count int) cache {
+	model := b.spec.Model
+	return cache{
+		newPages(b.spec.Cache, b.format, heads, model.HeadDim, count),
+		newPages(b.spec.Cache, b.format, heads, model.VHeadDim, count),
+	}
+}
+
 // heap gives out the pages of a cache in random order.
 type heap struct {
 	pageSize int

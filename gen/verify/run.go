@@ -113,38 +113,9 @@ func (r *attendRun) twice(ctx context.Context) (outputs, error) {
 
 // launch runs some of the sequences.
 func (r *attendRun) launch(ctx context.Context, which []int) (outputs, error) {
-	c, s := r.c, r.bench.spec
-	var lists schedule.Lists
-	var shared sharedLists
-	if c.kind == spec.SharedDecode {
-		var err error
-		if shared, err = r.sharedLists(which); err != nil {
-			return outputs{}, err
-		}
-		lists = shared.shared
-	} else {
-		var err error
-		if lists, err = r.lists(which); err != nil {
-			return outputs{}, err
-		}
-	}
-	merged := lists.Merged()
-	m := batch{arena: r.memory}
-	items := m.upload("items", lists.Items)
-	runs := m.upload("runs", lists.Runs)
-	slotBegin := m.upload("slot begin", lists.SlotBegin)
-	var members, offsets *buffer
-	if c.kind == spec.SharedDecode {
-		members, offsets = m.upload("members", shared.members), m.upload("member offsets", shared.offsets)
-	}
-	counter := (*buffer)(nil)
-	if !r.fixedShares {
-		counter = m.upload("Counter", make([]uint32, 2))
-	}
-	partialOut := m.alloc("PartialOut", 4*lists.Slots*c.queryHeads*s.Model.VHeadDim)
-	partialLSE := m.alloc("PartialLSE", 4*lists.Slots*c.queryHeads)
-	if m.err != nil {
-		return outputs{}, m.err
+	w, err := r.newWork(which)
+	if err != nil {
+		return outputs{}, err
 	}
 	if err := r.out.poison(); err != nil {
 		return outputs{}, err
@@ -154,94 +125,159 @@ func (r *attendRun) launch(ctx context.Context, which []int) (outputs, error) {
 			return outputs{}, err
 		}
 	}
-	score, rotated := s.Rope.ScoreFactors(s.Model.HeadDim)
-	p := abi.AttendParams{
-		Q: r.q.ptr, KCache: r.k.ptr, VCache: r.v.ptr, Out: r.out.ptr, LSE: r.lse.pointer(),
-		PartialOut: partialOut.ptr, PartialLSE: partialLSE.ptr, Items: items.ptr, Runs: runs.ptr,
-		PageTable: r.table.ptr, Positions: r.positions.ptr, Rope: r.bench.rope.pointer(), SinkLogits: r.sinkLogits.pointer(),
-		KMap: r.maps.K, VMap: r.maps.V, Members: members.pointer(), MemberOffsets: offsets.pointer(), Counter: counter.pointer(),
-		QTokenStride: int32(c.qStride), OutTokenStride: int32(c.outStride),
-		KVHeads: int32(c.kvHeads), ItemCount: int32(len(lists.Items)),
-		Scale: float32(s.Scale * score), RopeScale: float32(rotated),
-		RunCount: int32(len(lists.Runs)), PageCount: int32(len(r.l.table)),
-	}
-	if err := attendKernel(r.kernels, c.kind, p); err != nil {
-		return outputs{}, wrongf("launch: %w", err)
-	}
-	if len(shared.own.Items) > 0 {
-		items, runs := m.upload("items of decode", shared.own.Items), m.upload("runs of decode", shared.own.Runs)
-		if m.err != nil {
-			return outputs{}, m.err
-		}
-		p.Members, p.MemberOffsets = 0, 0
-		p.RunCount = int32(len(shared.own.Runs))
-		p.Items, p.Runs, p.ItemCount, p.KMap, p.VMap = items.ptr, runs.ptr, int32(len(shared.own.Items)), r.ownMaps.K, r.ownMaps.V
-		if err := r.kernels.Decode(0, p); err != nil {
-			return outputs{}, wrongf("launch decode: %w", err)
-		}
+	if err := r.attend(w); err != nil {
+		return outputs{}, err
 	}
 	var partials []byte
 	if r.readsPartials {
-		var err error
-		if partials, err = r.partials(ctx, shared.members, lists.Slots, partialOut, partialLSE); err != nil {
+		if partials, err = r.partials(ctx, w); err != nil {
 			return outputs{}, err
 		}
 	}
-	if merged > 0 {
-		err := r.kernels.Merge(0, abi.MergeParams{
-			PartialOut: partialOut.ptr, PartialLSE: partialLSE.ptr, Out: r.out.ptr, LSE: r.lse.pointer(),
-			SlotBegin: slotBegin.ptr, SinkLogits: r.sinkLogits.pointer(),
-			OutTokenStride: int32(c.outStride), QHeads: int32(c.queryHeads), Tokens: int32(len(lists.SlotBegin) - 1),
-		})
-		if err != nil {
-			return outputs{}, wrongf("launch merge: %w", err)
-		}
+	if err := r.merge(w); err != nil {
+		return outputs{}, err
 	}
 	if err := r.bench.dev.Synchronize(ctx, 0); err != nil {
 		return outputs{}, wrongf("run: %w", err)
 	}
-	if counter != nil {
-		if err := counter.unchanged(make([]byte, 8)); err != nil {
-			return outputs{}, err
-		}
-	}
-	for _, partial := range []*buffer{partialOut, partialLSE} {
-		data, err := partial.download()
-		if err != nil {
-			return outputs{}, err
-		}
-		if merged == 0 {
-			continue
-		}
-		data = data[:len(data)/lists.Slots*merged] // what is behind is the kernel's own
-		if i := unwritten(data, 4); i >= 0 {
-			return outputs{}, wrongf("%s: element %d of %d was not written", partial.name, i, len(data)/4)
-		}
+	if err := w.check(); err != nil {
+		return outputs{}, err
 	}
 	o, err := r.collect(which)
 	o.partials = partials
 	return o, err
 }
 
-// partials is the results of members in so many slots, once they are there.
-func (r *attendRun) partials(ctx context.Context, members []abi.Member, slots int, buffers ...*buffer) ([]byte, error) {
+// work is the lists of one launch, on the device, and room for its partial results.
+type work struct {
+	lists sharedLists // of other kinds than shared_decode, all is in shared
+
+	items, runs, slotBegin *buffer
+	members, offsets       *buffer // nil but for shared_decode
+	counter                *buffer // nil with fixed shares
+	partialOut, partialLSE *buffer
+}
+
+func (r *attendRun) newWork(which []int) (*work, error) {
+	c, w := r.c, &work{}
+	var err error
+	if c.kind == spec.SharedDecode {
+		w.lists, err = r.sharedLists(which)
+	} else {
+		w.lists.shared, err = r.lists(which)
+	}
+	if err != nil {
+		return nil, err
+	}
+	m, lists := batch{arena: r.memory}, w.lists.shared
+	w.items = m.upload("items", lists.Items)
+	w.runs = m.upload("runs", lists.Runs)
+	w.slotBegin = m.upload("slot begin", lists.SlotBegin)
+	if c.kind == spec.SharedDecode {
+		w.members, w.offsets = m.upload("members", w.lists.members), m.upload("member offsets", w.lists.offsets)
+	}
+	if !r.fixedShares {
+		w.counter = m.upload("Counter", make([]uint32, 2))
+	}
+	w.partialOut = m.alloc("PartialOut", 4*lists.Slots*c.queryHeads*r.bench.spec.Model.VHeadDim)
+	w.partialLSE = m.alloc("PartialLSE", 4*lists.Slots*c.queryHeads)
+	return w, m.err
+}
+
+// attend launches the case's kind, and decode for what shared_decode leaves.
+func (r *attendRun) attend(w *work) error {
+	c, s := r.c, r.bench.spec
+	score, rotated := s.Rope.ScoreFactors(s.Model.HeadDim)
+	p := abi.AttendParams{
+		Q: r.q.ptr, KCache: r.k.ptr, VCache: r.v.ptr, Out: r.out.ptr, LSE: r.lse.pointer(),
+		PartialOut: w.partialOut.ptr, PartialLSE: w.partialLSE.ptr, Items: w.items.ptr, Runs: w.runs.ptr,
+		PageTable: r.table.ptr, Positions: r.positions.ptr, Rope: r.bench.rope.pointer(), SinkLogits: r.sinkLogits.pointer(),
+		KMap: r.maps.K, VMap: r.maps.V, Members: w.members.pointer(), MemberOffsets: w.offsets.pointer(), Counter: w.counter.pointer(),
+		QTokenStride: int32(c.qStride), OutTokenStride: int32(c.outStride),
+		KVHeads: int32(c.kvHeads), ItemCount: int32(len(w.lists.shared.Items)),
+		Scale: float32(s.Scale * score), RopeScale: float32(rotated),
+		RunCount: int32(len(w.lists.shared.Runs)), PageCount: int32(len(r.l.table)),
+	}
+	if err := attendKernel(r.kernels, c.kind, p); err != nil {
+		return wrongf("launch: %w", err)
+	}
+	own := w.lists.own
+	if len(own.Items) == 0 {
+		return nil
+	}
+	m := batch{arena: r.memory}
+	items, runs := m.upload("items of decode", own.Items), m.upload("runs of decode", own.Runs)
+	if m.err != nil {
+		return m.err
+	}
+	p.Members, p.MemberOffsets = 0, 0
+	p.RunCount = int32(len(own.Runs))
+	p.Items, p.Runs, p.ItemCount, p.KMap, p.VMap = items.ptr, runs.ptr, int32(len(own.Items)), r.ownMaps.K, r.ownMaps.V
+	if err := r.kernels.Decode(0, p); err != nil {
+		return wrongf("launch decode: %w", err)
+	}
+	return nil
+}
+
+// partials waits for the results of members, which merge may use up, and returns them.
+func (r *attendRun) partials(ctx context.Context, w *work) ([]byte, error) {
 	if err := r.bench.dev.Synchronize(ctx, 0); err != nil {
 		return nil, wrongf("run: %w", err)
 	}
 	var partials []byte
-	for _, b := range buffers {
+	for _, b := range []*buffer{w.partialOut, w.partialLSE} {
 		data, err := b.download()
 		if err != nil {
 			return nil, err
 		}
-		for _, m := range members {
+		for _, m := range w.lists.members {
 			if m.Slot >= 0 {
-				n := len(data) / slots
+				n := len(data) / w.lists.shared.Slots
 				partials = append(partials, data[n*int(m.Slot):][:n]...)
 			}
 		}
 	}
 	return partials, nil
+}
+
+// merge launches merge, where there is something for it.
+func (r *attendRun) merge(w *work) error {
+	if w.lists.shared.Merged() == 0 {
+		return nil
+	}
+	err := r.kernels.Merge(0, abi.MergeParams{
+		PartialOut: w.partialOut.ptr, PartialLSE: w.partialLSE.ptr, Out: r.out.ptr, LSE: r.lse.pointer(),
+		SlotBegin: w.slotBegin.ptr, SinkLogits: r.sinkLogits.pointer(),
+		OutTokenStride: int32(r.c.outStride), QHeads: int32(r.c.queryHeads), Tokens: int32(len(w.lists.shared.SlotBegin) - 1),
+	})
+	if err != nil {
+		return wrongf("launch merge: %w", err)
+	}
+	return nil
+}
+
+// check says that the counter is zero again, and that what merge read was written.
+func (w *work) check() error {
+	if w.counter != nil {
+		if err := w.counter.unchanged(make([]byte, 8)); err != nil {
+			return err
+		}
+	}
+	merged := w.lists.shared.Merged()
+	for _, partial := range []*buffer{w.partialOut, w.partialLSE} {
+		data, err := partial.download()
+		if err != nil {
+			return err
+		}
+		if merged == 0 {
+			continue
+		}
+		data = data[:len(data)/w.lists.shared.Slots*merged] // what is behind is the kernel's own
+		if i := unwritten(data, 4); i >= 0 {
+			return wrongf("%s: element %d of %d was not written", partial.name, i, len(data)/4)
+		}
+	}
+	return nil
 }
 
 // lists schedules some of the sequences and puts items that do nothing between
