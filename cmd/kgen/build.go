@@ -84,15 +84,8 @@ func (c *buildCommand) Run(ctx context.Context, a *app) error {
 	if c.Out == "" {
 		return usagef("--out is empty; the working folder is .")
 	}
-	specs, err := a.readSpecs(c.Specs)
+	specs, tables, err := a.readTuned(c.Specs, c.Target)
 	if err != nil {
-		return err
-	}
-	tables, err := a.allTables(specs)
-	if err != nil {
-		return err
-	}
-	if err := retarget(specs, c.Target); err != nil {
 		return err
 	}
 	all, err := plannable(specs)

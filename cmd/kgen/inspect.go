@@ -31,16 +31,8 @@ func (inspectCommand) Help() string {
 }
 
 func (c *inspectCommand) Run(ctx context.Context, a *app) error {
-	s, err := a.readSpec(c.Spec)
+	specs, tables, err := a.readTuned([]string{c.Spec}, c.Target)
 	if err != nil {
-		return err
-	}
-	tables, err := a.allTables([]spec.Spec{s})
-	if err != nil {
-		return err
-	}
-	specs := []spec.Spec{s}
-	if err := retarget(specs, c.Target); err != nil {
 		return err
 	}
 	if err := onlyKinds(&specs[0], c.Kernel); err != nil {

@@ -71,6 +71,20 @@ func readTables(folder string) ([]tune.Table, error) {
 	return tables, nil
 }
 
+// readTuned reads specs and their tables; targets given on the command line then take the
+// place of the specs', for tables are of specs as their files have them.
+func (a *app) readTuned(paths, targets []string) ([]spec.Spec, [][]tune.Entry, error) {
+	specs, err := a.readSpecs(paths)
+	if err != nil {
+		return nil, nil, err
+	}
+	tables, err := a.allTables(specs)
+	if err != nil {
+		return nil, nil, err
+	}
+	return specs, tables, retarget(specs, targets)
+}
+
 // tables are what was tuned of a spec: see allTables.
 func (a *app) tables(s spec.Spec) ([]tune.Entry, error) {
 	all, err := a.allTables([]spec.Spec{s})

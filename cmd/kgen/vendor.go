@@ -7,7 +7,6 @@ import (
 
 	"github.com/kgen-project/kgen/gen/build"
 	"github.com/kgen-project/kgen/gen/emit"
-	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/gen/vendoring"
 )
 
@@ -29,16 +28,8 @@ func (c *vendorCommand) Run(ctx context.Context, a *app) error {
 	if c.To == "" { // a variable that is not set, more likely than the working folder
 		return usagef("--to is empty; the working folder is .")
 	}
-	s, err := a.readSpec(c.Spec)
+	specs, tables, err := a.readTuned([]string{c.Spec}, c.Target)
 	if err != nil {
-		return err
-	}
-	tables, err := a.allTables([]spec.Spec{s})
-	if err != nil {
-		return err
-	}
-	specs := []spec.Spec{s}
-	if err := retarget(specs, c.Target); err != nil {
 		return err
 	}
 	all, err := plannable(specs)
@@ -72,7 +63,7 @@ func (c *vendorCommand) Run(ctx context.Context, a *app) error {
 	for _, data := range files {
 		size += int64(len(data))
 	}
-	fmt.Fprintf(a.stdout, "%s in %s: %d files, %s\n", s.Name, c.To, len(files), sizeText(size))
-	fmt.Fprintf(a.stdout, "try it on a GPU: cd %s && %s\n", c.To, vendoring.Try(s, c.Lang))
+	fmt.Fprintf(a.stdout, "%s in %s: %d files, %s\n", g.spec.Name, c.To, len(files), sizeText(size))
+	fmt.Fprintf(a.stdout, "try it on a GPU: cd %s && %s\n", c.To, vendoring.Try(g.spec, c.Lang))
 	return nil
 }

@@ -68,12 +68,11 @@ func (s *Sequence) Place(placements []Placement, own int) error {
 	if err != nil {
 		return fmt.Errorf("kvcache: place: %w", err)
 	}
-	c.unshared -= s.unshared()
 	s.seal()
 	s.offset = offset
 	s.segments = append(s.segments, segments...)
 	c.refAll(segments)
-	c.unshared += s.unshared()
+	c.unshared += pagesOf(segments)
 	return nil
 }
 
@@ -130,7 +129,7 @@ func (s *Sequence) seal() {
 
 // unseal undoes the last seal and takes away what came behind it.
 func (s *Sequence) unseal() {
-	s.cache.pool.release(s.pages)
+	s.keep(0)
 	for {
 		last := len(s.segments) - 1
 		g := s.segments[last]
@@ -142,6 +141,7 @@ func (s *Sequence) unseal() {
 			s.cache.unref(g.entry)
 			return
 		}
+		s.cache.unshared -= len(g.entry.pages)
 		s.cache.unref(g.entry)
 	}
 }

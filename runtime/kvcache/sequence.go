@@ -27,12 +27,22 @@ func (s *Sequence) join() {
 }
 
 // unshared is the pages that the sequence's chunks and own tokens take.
-func (s *Sequence) unshared() int {
-	pages := len(s.pages)
-	for _, g := range s.segments {
+func (s *Sequence) unshared() int { return len(s.pages) + pagesOf(s.segments) }
+
+// pagesOf is the pages of segments, those of one that is there twice counted twice.
+func pagesOf(segments []segment) int {
+	pages := 0
+	for _, g := range segments {
 		pages += len(g.entry.pages)
 	}
 	return pages
+}
+
+// keep leaves the first n of the own tokens' pages.
+func (s *Sequence) keep(n int) {
+	s.cache.unshared -= len(s.pages) - n
+	s.cache.pool.release(s.pages[n:])
+	s.pages = s.pages[:n]
 }
 
 // Tokens is the number of own tokens.
@@ -105,15 +115,11 @@ func (s *Sequence) Truncate(n int) error {
 	if n < 0 || n > int(s.before+s.tokens) {
 		return fmt.Errorf("kvcache: truncate to %d own tokens, want 0 to %d", n, s.before+s.tokens)
 	}
-	s.cache.unshared -= s.unshared()
 	for n < int(s.before) {
 		s.unseal()
 	}
 	s.tokens = int32(n) - s.before
-	keep := s.cache.config.Shape.Pages(int(s.tokens))
-	s.cache.pool.release(s.pages[keep:])
-	s.pages = s.pages[:keep]
-	s.cache.unshared += s.unshared()
+	s.keep(s.cache.config.Shape.Pages(int(s.tokens)))
 	return nil
 }
 

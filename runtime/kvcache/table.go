@@ -1,6 +1,10 @@
 package kvcache
 
-import "github.com/kgen-project/kgen/runtime/schedule"
+import (
+	"slices"
+
+	"github.com/kgen-project/kgen/runtime/schedule"
+)
 
 // Table is the page table of one step: the pages of every sequence in it, a
 // chunk's once however many sequences hold it. Reuse it from step to step: it
@@ -43,23 +47,23 @@ func (t *Table) Add(dst []schedule.Segment, s *Sequence) ([]schedule.Segment, er
 	if err := s.check(); err != nil {
 		return dst, err
 	}
-	for _, g := range s.segments {
-		dst = append(dst, schedule.Segment{Page: t.chunk(g.entry), Tokens: g.entry.tokens, Offset: g.offset})
+	if n := int(s.cache.numbered); n > len(t.places) {
+		t.places = append(t.places, make([]place, n-len(t.places))...)
+	}
+	// This is the inner loop of a step's listing: segments are written where they stand.
+	first := len(dst)
+	dst = slices.Grow(dst, len(s.segments)+1)[:first+len(s.segments)]
+	for i, g := range s.segments {
+		e := g.entry
+		p := &t.places[e.slot]
+		if p.step != t.step || p.serial != e.serial {
+			*p = place{step: t.step, serial: e.serial, page: t.Append(e.pages)}
+		}
+		to := &dst[first+i]
+		to.Page, to.Tokens, to.Offset, to.Own = p.page, e.tokens, g.offset, false
 	}
 	if s.tokens > 0 {
 		dst = append(dst, schedule.Segment{Page: t.Append(s.pages), Tokens: s.tokens, Offset: s.offset, Own: true})
 	}
 	return dst, nil
-}
-
-// chunk adds an entry's pages unless they are there.
-func (t *Table) chunk(e *entry) int32 {
-	if n := int(e.slot) + 1; n > len(t.places) {
-		t.places = append(t.places, make([]place, n-len(t.places))...)
-	}
-	p := &t.places[e.slot]
-	if p.step != t.step || p.serial != e.serial {
-		*p = place{step: t.step, serial: e.serial, page: t.Append(e.pages)}
-	}
-	return p.page
 }

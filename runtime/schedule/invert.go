@@ -34,57 +34,44 @@ func (b *SharedBuilder) invert(sequences []Sequence, o *Options) error {
 	size := 1 << bits.Len(uint(2*segments)) // at most half full
 	b.table = resize(b.table, size)
 	clear(b.table)
-	b.keys = b.keys[:0]
+	b.keys = resize(b.keys, segments)[:0]
 	b.numbers = resize(b.numbers, segments)
 	b.known = resize(b.known, len(sequences))
 	numbers := b.numbers
 	for i := range sequences {
 		s := &sequences[i]
-		total, err := b.number(s, numbers, o)
+		total, err := s.check(o)
 		if err != nil {
 			return fmt.Errorf("sequence %d: %w", i, err)
 		}
 		b.known[i] = known{total: total}
+		b.number(s.Segments, numbers[:len(s.Segments)])
 		numbers = numbers[len(s.Segments):]
 	}
 	b.count(sequences, o)
 	return nil
 }
 
-// number checks a sequence, finds the chunks of its segments, and returns its tokens.
-// The number of a segment that is of no chunk is negative.
-func (b *SharedBuilder) number(s *Sequence, numbers []int32, o *Options) (total int, err error) {
-	if err := s.checkPositions(o); err != nil {
-		return 0, err
-	}
-	table, keys, most := b.table, b.keys, o.MaxPosition
+// number finds the chunks of segments, for which there is room in keys. The number of a
+// segment that is of no chunk is negative.
+func (b *SharedBuilder) number(segments []Segment, numbers []int32) {
+	table, keys := b.table, b.keys
 	mask, shift := uint64(len(table)-1), 64-bits.Len(uint(len(table)-1))
-	owned := false
-	numbers = numbers[:len(s.Segments)]
-	for i := range s.Segments {
-		g := &s.Segments[i]
-		page, tokens, offset := g.Page, g.Tokens, g.Offset
-		total += int(tokens)
-		if g.Own || tokens|page|offset < 0 || int(offset)+int(tokens) > most {
-			if err := s.checkSegment(i, o, owned); err != nil {
-				return 0, err
-			}
-			owned = true
+	for i := range segments {
+		g := &segments[i]
+		if g.Own || g.Tokens == 0 {
 			numbers[i] = -1
 			continue
 		}
-		if tokens == 0 {
-			numbers[i] = -1
-			continue
-		}
-		key := uint64(page)<<32 | uint64(tokens)
+		key := uint64(g.Page)<<32 | uint64(g.Tokens)
 		for at := key * golden >> (shift & 63); ; at++ {
 			place := &table[at&mask]
 			n := *place - 1
 			if n < 0 {
 				n = int32(len(keys))
 				*place = n + 1
-				keys = append(keys, key)
+				keys = keys[:n+1]
+				keys[n] = key
 			} else if keys[n] != key {
 				continue
 			}
@@ -93,7 +80,6 @@ func (b *SharedBuilder) number(s *Sequence, numbers []int32, o *Options) (total 
 		}
 	}
 	b.keys = keys
-	return total, checkTotal(total)
 }
 
 // count says of each chunk by whom it is held.
