@@ -2179,6 +2179,10 @@ __device__ __forceinline__ void produce_keys_and_values(const AttendParams& para
 template <class Config>
 constexpr int rotator_threads = 32 * Config::rotators;
 
+// Of queries, a rotator takes as many heads at a time as it has registers for.
+template <class Config>
+constexpr int rotated_heads = Config::rows > 128 ? 1 : Config::v_head_dim > 128 ? 2 : 4;
+
 template <class Config>
 __device__ __forceinline__ unsigned char* query_chunk(AttendSm90Shared<Config>& shared, int stage, int row, int chunk) {
   return shared.query[stage].bytes + ColumnTile<Config::rows, Config::head_dim>::byte(row, chunk);
@@ -2198,7 +2202,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     for (;;) {
       ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
       if (!first && tile.exists()) {
-        rotate_query<Config, Config::rows, rotator_threads<Config>, 4>(
+        rotate_query<Config, Config::rows, rotator_threads<Config>, rotated_heads<Config>>(
             rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, thread,
             [&](int row, int chunk, uint4 elements) { ptx::store_16(query_chunk(shared, query.stage, row, chunk), elements); });
         ptx::fence_async_shared();
@@ -2233,7 +2237,7 @@ __device__ __forceinline__ void rotate_first_queries(const AttendParams& params,
 template <class Config>
 __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Shared<Config>& shared, int warpgroup) {
   using Element = typename Config::Element;
-  constexpr int keys = Config::keys, rows_per_group = 64, consumer_threads = 128 * (Config::rows / rows_per_group);
+  constexpr int keys = Config::keys, rows_per_group = 64, warpgroups = Config::rows / rows_per_group, consumer_threads = 128 * warpgroups;
   const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group;
   auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
@@ -2246,7 +2250,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   rotate_first_queries<Config, consumer_threads>(params, shared, ptx::thread_index());
   // See take_turn: the first turn is warpgroup 0's. (Not by pass_turn, which, kept for the
   // whole function, costs registers that there are not.)
-  if (consumer_threads == 256 && warpgroup == 1) ptx::named_barrier_arrive(2, consumer_threads);
+  if (warpgroups > 1 && warpgroup == warpgroups - 1) ptx::named_barrier_arrive(2, 256);
   WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, lane};
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
@@ -2269,13 +2273,14 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
       rotated_base = rotation_base(tile);
     };
-    // Two warpgroups take turns with the matrix units: then the softmax of one is under
-    // the products of the other, and neither's scores wait for half of the other's.
+    // Warpgroups take turns with the matrix units: then the softmax of one is under the
+    // products of the others, and no scores wait for half of another's. A turn is passed by
+    // the 128 threads of one to the 128 of the next.
     auto take_turn = [&]() {
-      if constexpr (consumer_threads == 256) ptx::named_barrier_sync(2 + warpgroup, consumer_threads);
+      if constexpr (warpgroups > 1) ptx::named_barrier_sync(2 + warpgroup, 256);
     };
     auto pass_turn = [&]() {
-      if constexpr (consumer_threads == 256) ptx::named_barrier_arrive(3 - warpgroup, consumer_threads);
+      if constexpr (warpgroups > 1) ptx::named_barrier_arrive(2 + (warpgroup + 1 < warpgroups ? warpgroup + 1 : 0), 256);
     };
     auto start_scores = [&]() {
       start_query_times_keys<Element, Config::rows, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
@@ -2424,7 +2429,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
     query.advance();
   }
-  if (consumer_threads == 256 && warpgroup == 0) ptx::named_barrier_sync(2, consumer_threads);  // what the other passed last
+  if (warpgroups > 1 && warpgroup == 0) ptx::named_barrier_sync(2, 256);  // what the one before passed last
 }
 
 template <class Config>
@@ -2458,17 +2463,18 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   }
   ptx::sync_threads();
 
-  // The registers of three warpgroups, shared out by need. Two warpgroups have enough.
-  constexpr int consumer_registers = Config::v_head_dim > 128 ? 208 : 200, helper_registers = 504 - 2 * consumer_registers;
+  // The registers of three or four warpgroups, shared out by need. Two have enough.
+  constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : 200;
+  constexpr int helper_registers = (consumers == 3 ? 512 : 504) - consumers * consumer_registers;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all
   // others are there for.
   constexpr int consumer_threads = 128 * consumers, copier_threads = 128 - rotator_threads<Config>;
   if (thread < consumer_threads) {
-    if constexpr (consumers == 2) ptx::registers_take<consumer_registers>();
+    if constexpr (consumers > 1) ptx::registers_take<consumer_registers>();
     consume<Config>(params, shared, ptx::shuffle(thread / 128, 0));  // so that the compiler knows that it is one in a warp
     return;
   }
-  if constexpr (consumers == 2) ptx::registers_give<helper_registers>();
+  if constexpr (consumers > 1) ptx::registers_give<helper_registers>();
   const int helper = thread - consumer_threads;
   if (helper >= copier_threads) {
     rotate_queries<Config>(params, shared, helper - copier_threads);

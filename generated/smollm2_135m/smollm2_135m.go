@@ -16,7 +16,7 @@
 //
 //	append      append_sm80.cu
 //	prefill     prefill_sm80_r128k64s2w4.cu
-//	prefill     prefill_sm90_r128k128s2w12.cu
+//	prefill     prefill_sm90_r192k64s3w16.cu
 //	extend      extend_sm80_r128k64s2w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
 //	decode      decode_sm80_r16k16s2w4.cu
@@ -39,7 +39,7 @@ import (
 //go:embed manifest.json
 //go:embed append_sm80.cu
 //go:embed prefill_sm80_r128k64s2w4.cu
-//go:embed prefill_sm90_r128k128s2w12.cu
+//go:embed prefill_sm90_r192k64s3w16.cu
 //go:embed extend_sm80_r128k64s2w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
 //go:embed decode_sm80_r16k16s2w4.cu
@@ -130,17 +130,17 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindPrefill,
-				Entry:       "kgen_smollm2_135m_prefill_sm90_r128k128s2w12",
-				File:        "prefill_sm90_r128k128s2w12.cu",
+				Entry:       "kgen_smollm2_135m_prefill_sm90_r192k64s3w16",
+				File:        "prefill_sm90_r192k64s3w16.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
-				Rows:        128,
-				Keys:        128,
-				Stages:      2,
-				Warps:       12,
+				Rows:        192,
+				Keys:        64,
+				Stages:      3,
+				Warps:       16,
 				Group:       Group,
-				SharedBytes: 115712,
-				Source:      read("prefill_sm90_r128k128s2w12.cu"),
+				SharedBytes: 107520,
+				Source:      read("prefill_sm90_r192k64s3w16.cu"),
 			},
 			{
 				Kind:        abi.KindExtend,

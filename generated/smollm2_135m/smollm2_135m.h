@@ -84,11 +84,11 @@
 // Takes KgenAttendParams; the grid is (blocks, 1): one block a
 // multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
 // with 128-byte swizzle: dimensions (dim, page size, KV heads, pages), boxes (64, 16, 1, 1).
-// Machine code: prefill_sm90_r128k128s2w12.sm_90a.cubin
-#define KGEN_SMOLLM2_135M_PREFILL_SM90_ENTRY "kgen_smollm2_135m_prefill_sm90_r128k128s2w12"
-#define KGEN_SMOLLM2_135M_PREFILL_SM90_THREADS 384
-#define KGEN_SMOLLM2_135M_PREFILL_SM90_SHARED_BYTES 115712
-#define KGEN_SMOLLM2_135M_PREFILL_SM90_ROWS 128  // of a tile: query tokens of an item x group, at most
+// Machine code: prefill_sm90_r192k64s3w16.sm_90a.cubin
+#define KGEN_SMOLLM2_135M_PREFILL_SM90_ENTRY "kgen_smollm2_135m_prefill_sm90_r192k64s3w16"
+#define KGEN_SMOLLM2_135M_PREFILL_SM90_THREADS 512
+#define KGEN_SMOLLM2_135M_PREFILL_SM90_SHARED_BYTES 107520
+#define KGEN_SMOLLM2_135M_PREFILL_SM90_ROWS 192  // of a tile: query tokens of an item x group, at most
 
 // extend attends from a block of query tokens to many segments and to the block's own tokens.
 // Takes KgenAttendParams; the grid is (item_count, kv_heads).
