@@ -134,7 +134,10 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		// Capped scores and a window take registers, and so do the heads of a token.
 		small := spec.Tile{Rows: 64, Keys: 64, Stages: 2, Warps: 8}
 		group := 8
-		if m.VHeadDim > 128 && s.Masks.Window > 0 {
+		switch {
+		case m.VHeadDim > 128 && s.Masks.Window > 0 && s.Cache.Encoding == spec.Baked:
+			group = 0 // 16 bytes too many
+		case m.VHeadDim > 128 && s.Masks.Window > 0:
 			group = 6
 		}
 		if kind == spec.SharedDecode || s.RotatesKeys() || s.Masks.SoftCap > 0 || m.Group() > group {
