@@ -1670,8 +1670,8 @@ struct WorkList {
       }
     } else {
       ptx::barrier_wait(full, parity);
-      work = ring.work[stage];
-      ptx::sync_warp();
+      // One lane reads it, the one that releases the place.
+      work = {ptx::shuffle(lane == 0 ? ring.work[stage].item : 0, 0), ptx::shuffle(lane == 0 ? ring.work[stage].kv_head : 0, 0)};
       if (lane == 0) ptx::barrier_arrive(free);
     }
     ++turn;
