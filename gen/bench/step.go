@@ -155,6 +155,7 @@ func (p *Problem) scheduleOptions(k Kernels, s spec.Spec) schedule.Options {
 	}
 	if p.c.Kind != spec.Prefill {
 		o = o.FillBy(how.Blocks, s.Model.KVHeads, how.Tokens)
+		o.AtOnce = how.Resident / s.Model.KVHeads
 	}
 	return o.Cache(p.dev.Info().L2Bytes, 2*s.Model.KVHeads*(s.Model.HeadDim+s.Model.VHeadDim))
 }

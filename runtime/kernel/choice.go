@@ -34,6 +34,7 @@ type Choice struct {
 	Rows, Keys int  // of a tile
 	Blocks     int  // that a sequence alone is cut for: schedule.Options.FillBy
 	Tokens     int  // of the smallest part, likewise
+	Resident   int  // blocks that the device runs at a time: schedule.Options.AtOnce
 	Folds      bool // it takes items of several parts: schedule.Options.Fold
 
 	kernel *loaded
@@ -153,7 +154,7 @@ func (s *Set) route(rules []Rule, tuned map[string]*loaded) {
 
 func (s *Set) addRoute(rule Rule, l *loaded) {
 	r := route{query: rule.Query, keys: rule.Keys, choice: Choice{
-		Kind: rule.Kind, Rows: l.artifact.Rows, Keys: l.artifact.Keys, Blocks: s.blocks(l), Tokens: rule.Tokens, Folds: l.artifact.Folds, kernel: l,
+		Kind: rule.Kind, Rows: l.artifact.Rows, Keys: l.artifact.Keys, Blocks: s.blocks(l), Tokens: rule.Tokens, Resident: s.blocks(l), Folds: l.artifact.Folds, kernel: l,
 	}}
 	if r.query == 0 {
 		r.query = anyLength

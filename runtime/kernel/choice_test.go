@@ -71,15 +71,15 @@ func TestChoose(t *testing.T) {
 		entry       string
 		want        Choice // but for its kernel
 	}{
-		{h200, abi.KindExtend, 64, 8192, "short90", Choice{Index: 0, Rows: 64, Keys: 64, Blocks: 66, Tokens: 512, Folds: true}},
-		{h200, abi.KindExtend, 128, 16384, "short90", Choice{Index: 0, Rows: 64, Keys: 64, Blocks: 66, Tokens: 512, Folds: true}},
-		{h200, abi.KindExtend, 64, 16385, "extend80", Choice{Index: 1, Rows: 128, Keys: 64, Blocks: 264, Tokens: 256}},
-		{h200, abi.KindExtend, 129, 8192, "extend90", Choice{Index: 2, Rows: 128, Keys: 128, Blocks: 132, Tokens: 512, Folds: true}},
-		{h200, abi.KindDecode, 1, 1 << 30, "two90", Choice{Rows: 16, Keys: 32, Blocks: 264, Tokens: 256, Folds: true}},
-		{unknown, abi.KindExtend, 64, 8192, "extend90", Choice{Rows: 128, Keys: 128, Blocks: 132, Tokens: 512, Folds: true}},
-		{unknown, abi.KindDecode, 1, 8192, "decode90", Choice{Rows: 16, Keys: 64, Blocks: 132, Tokens: 256, Folds: true}},
-		{a100, abi.KindExtend, 64, 8192, "extend80", Choice{Rows: 128, Keys: 64, Blocks: 216, Tokens: 256}},
-		{a100, abi.KindDecode, 1, 8192, "decode80", Choice{Rows: 16, Keys: 16, Blocks: 216, Tokens: 256}},
+		{h200, abi.KindExtend, 64, 8192, "short90", Choice{Index: 0, Rows: 64, Keys: 64, Blocks: 66, Tokens: 512, Resident: 132, Folds: true}},
+		{h200, abi.KindExtend, 128, 16384, "short90", Choice{Index: 0, Rows: 64, Keys: 64, Blocks: 66, Tokens: 512, Resident: 132, Folds: true}},
+		{h200, abi.KindExtend, 64, 16385, "extend80", Choice{Index: 1, Rows: 128, Keys: 64, Blocks: 264, Tokens: 256, Resident: 264}},
+		{h200, abi.KindExtend, 129, 8192, "extend90", Choice{Index: 2, Rows: 128, Keys: 128, Blocks: 132, Tokens: 512, Resident: 132, Folds: true}},
+		{h200, abi.KindDecode, 1, 1 << 30, "two90", Choice{Rows: 16, Keys: 32, Blocks: 264, Tokens: 256, Resident: 264, Folds: true}},
+		{unknown, abi.KindExtend, 64, 8192, "extend90", Choice{Rows: 128, Keys: 128, Blocks: 132, Tokens: 512, Resident: 132, Folds: true}},
+		{unknown, abi.KindDecode, 1, 8192, "decode90", Choice{Rows: 16, Keys: 64, Blocks: 132, Tokens: 256, Resident: 132, Folds: true}},
+		{a100, abi.KindExtend, 64, 8192, "extend80", Choice{Rows: 128, Keys: 64, Blocks: 216, Tokens: 256, Resident: 216}},
+		{a100, abi.KindDecode, 1, 8192, "decode80", Choice{Rows: 16, Keys: 16, Blocks: 216, Tokens: 256, Resident: 216}},
 	} {
 		s, dev := openOn(t, tunedBundle(), c.device)
 		got := s.Choose(c.kind, c.query, c.keys)

@@ -26,7 +26,11 @@ func (b *Builder) partsPerItem(o *Options) int32 {
 	if o.PartsPerItem > 0 {
 		return int32(o.PartsPerItem)
 	}
-	if o.MaxItems == 0 {
+	atOnce := o.AtOnce
+	if atOnce == 0 {
+		atOnce = o.MaxItems
+	}
+	if atOnce == 0 {
 		return 1 // nobody says how many blocks there are
 	}
 	b.keys = resize(b.keys, len(b.parts))
@@ -35,14 +39,14 @@ func (b *Builder) partsPerItem(o *Options) int32 {
 		b.keys[i] = p.keys
 		all += int(p.keys)
 	}
-	blocks, idle := float64(o.MaxItems), 1./8
+	blocks, idle := float64(atOnce), 1./8
 	if o.Rows < productRows {
 		idle = 1. / 64
 	}
 	best, least := int32(1), 0.0
 	for level := 0; ; level++ {
 		items, heaviest, rows, merged, last := b.joinPairs(o, level)
-		rounds := float64((items + o.MaxItems - 1) / o.MaxItems)
+		rounds := float64((items + atOnce - 1) / atOnce)
 		most := float64(heaviest)
 		walk := max(most, float64(all)/blocks+idle*most)
 		cost := max(walk, rounds*float64(all)/float64(max(1, items))) + float64(2*rows+6*merged)/blocks

@@ -286,6 +286,28 @@ func TestPartsPerItem(t *testing.T) {
 	}
 }
 
+// A sequence that is cut for half of the blocks, alone or in a batch, leaves none of them
+// without an item.
+func TestPartsPerItemAtOnce(t *testing.T) {
+	var sequences []schedule.Sequence
+	for i := range 8 {
+		sequences = append(sequences, schedule.Sequence{
+			QueryBegin: int32(i), Positions: make([]int32, 1), Segments: []schedule.Segment{{Page: int32(i) << 14, Tokens: 8192}},
+		})
+	}
+	o := schedule.Options{Rows: 16, Group: 4, MaxPosition: 1 << 20, PageSize: 16, Fold: true}.FillBy(66, 8, 256)
+	for _, c := range []struct{ atOnce, want int }{{0, 8}, {16, 64}} {
+		o.AtOnce = c.atOnce
+		l, err := schedule.Build(sequences, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(l.Items) != c.want {
+			t.Errorf("AtOnce %d: %d items, want %d", c.atOnce, len(l.Items), c.want)
+		}
+	}
+}
+
 func TestFoldNoAllocation(t *testing.T) {
 	var b schedule.Builder
 	sequences, o := batch(64, 20, func() int32 { return 512 }), options()

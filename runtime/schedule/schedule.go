@@ -51,10 +51,13 @@ type Options struct {
 	// Fold is for a kernel that takes items of several parts (see [abi.Item]): those of
 	// family sm90. An item then has PartsPerItem of them, a power of two, and a tile's
 	// last item what is left; 0: as many as are expected to be the fastest for the step,
-	// by its own items and MaxItems. Tiles with partial results of shared decode keep an
+	// by its own items and AtOnce. Tiles with partial results of shared decode keep an
 	// item for each part. There are never more slots than without.
 	Fold         bool
 	PartsPerItem int
+	// AtOnce is how many items, for all KV heads, the device runs at a time, to choose
+	// PartsPerItem by; 0: MaxItems.
+	AtOnce int
 
 	// OnceTokens is the most tokens of KV, each counted once, of a step whose runs say Once, where that is of
 	// use (see [Options.Cache]); 0: no limit.

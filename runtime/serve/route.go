@@ -85,6 +85,7 @@ func scheduleOptions(m Model, kind int, c kernel.Choice) schedule.Options {
 	}
 	if kind != prefill {
 		o = o.FillBy(c.Blocks, m.KVHeads, c.Tokens)
+		o.AtOnce = c.Resident / m.KVHeads
 	}
 	return o
 }
