@@ -83,18 +83,23 @@ func TestGeneratedKernels(t *testing.T) {
 	}
 }
 
-// likeRaw provides kernels of which decode shares out an item's keys as it does raw keys,
-// for the same bits; by itself it has other tiles for each.
+// likeRaw provides kernels with the tiles of raw keys', of which decode shares out an item's
+// keys as it does raw keys: for the same bits. By themselves they have other tiles.
 func likeRaw(t *testing.T, provide Provider) Provider {
 	return func(ctx context.Context, s spec.Spec) (Kernels, error) {
 		raw := spec.WithEncoding(s, spec.Raw)
-		p, err := plan.Choose(raw, spec.Decode, s.Targets[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		helpers := -plan.DecodeShares(s, p.Family, 0)
-		s.Tiles = map[spec.Kind]spec.Tile{
-			spec.Decode: {Rows: p.Rows, Keys: p.Keys, Stages: p.Stages, Warps: plan.DecodeShares(raw, p.Family, p.Warps) + helpers},
+		s.Tiles = map[spec.Kind]spec.Tile{}
+		for _, kind := range spec.TiledKinds {
+			p, err := plan.Choose(raw, kind, s.Targets[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			tile := spec.Tile{Rows: p.Rows, Keys: p.Keys, Stages: p.Stages, Warps: p.Warps}
+			if kind == spec.Decode {
+				helpers := -plan.DecodeShares(s, p.Family, 0)
+				tile.Warps = plan.DecodeShares(raw, p.Family, p.Warps) + helpers
+			}
+			s.Tiles[kind] = tile
 		}
 		return provide(ctx, s)
 	}
@@ -129,6 +134,25 @@ func TestGeneratedKernelsSM90(t *testing.T) {
 		if row.Encoding == spec.Raw && row.SameBits != row.Cases {
 			t.Errorf("%s: the bits of %d of %d raw cases were compared with those of keys that came rotated", row.Kind, row.SameBits, row.Cases)
 		}
+	}
+}
+
+// Prefill by three warpgroups, which raw keys have not.
+func TestGeneratedKernelsThreeWarpgroups(t *testing.T) {
+	dev := emulator(t, 4)
+	s := emulated(t, func(s *spec.Spec) { s.Targets = []spec.Target{"sm_90a"} })
+	p, err := plan.Choose(s, spec.Prefill, "sm_90a")
+	if err != nil || p.Rows != 192 {
+		t.Fatalf("%d rows, %v", p.Rows, err)
+	}
+	r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{
+		Kinds: []spec.Kind{spec.Prefill}, Encodings: []spec.Encoding{spec.Segment, spec.Baked}, Cases: 4, Seed: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.OK() {
+		t.Error(r)
 	}
 }
 

@@ -30,15 +30,15 @@ __device__ __forceinline__ void products(const Params& p) {
       ptx::tensor_map_prefetch(p.k_map);
       ptx::barrier_arrive_expecting(full, halves * (64 + keys) * row);
       for (int half = 0; half < halves; ++half) {
-        ptx::tensor_copy(q + half * 64 * row, p.q_map, full, ptx::evict_normally(), half * 64, 0, 0, 0);
+        ptx::tensor_copy(q + half * 64 * row, p.q_map, full, ptx::evict_unchanged(), half * 64, 0, 0, 0);
         for (int i = 0; i < keys / page; ++i) {
-          ptx::tensor_copy(k + (half * keys + i * page) * row, p.k_map, full, ptx::evict_normally(), half * 64, 0, p.head, p.pages[i]);
+          ptx::tensor_copy(k + (half * keys + i * page) * row, p.k_map, full, ptx::evict_unchanged(), half * 64, 0, p.head, p.pages[i]);
         }
       }
       ptx::barrier_arrive_expecting(v_full, halves * keys * row);
       for (int half = 0; half < halves; ++half) {
         for (int i = 0; i < keys / page; ++i) {
-          ptx::tensor_copy(v + (half * keys + i * page) * row, p.v_map, v_full, ptx::evict_normally(), half * 64, 0, p.head, p.pages[i]);
+          ptx::tensor_copy(v + (half * keys + i * page) * row, p.v_map, v_full, ptx::evict_unchanged(), half * 64, 0, p.head, p.pages[i]);
         }
       }
     }
