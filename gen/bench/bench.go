@@ -279,9 +279,7 @@ func (p *Problem) Time(ctx context.Context, t *Timer, k Kernels, repeats int) ([
 	if err != nil {
 		return nil, err
 	}
-	repeated := *t.timer
-	repeated.repeats = repeats
-	return repeated.samples(ctx, st.launch)
+	return t.timer.repeating(repeats).samples(ctx, st.launch)
 }
 
 // Launch launches the problem once by the kernels and waits, on any device.

@@ -148,9 +148,7 @@ func productRate(ctx context.Context, t *timer, dtype spec.DType, compile Compil
 		return Rate{}, m.err
 	}
 	launch := func(s cuda.Stream) error { return product.launch(s, blocks, params) }
-	few := *t
-	few.repeats = 3
-	times, err := few.measure(ctx, launch)
+	times, err := t.repeating(3).measure(ctx, launch)
 	if err != nil {
 		return Rate{}, err
 	}

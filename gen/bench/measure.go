@@ -65,6 +65,13 @@ func (t *timer) close() error {
 	return errors.Join(err, t.dev.DestroyStream(t.stream))
 }
 
+// repeating is t for so many samples.
+func (t *timer) repeating(repeats int) *timer {
+	other := *t
+	other.repeats = repeats
+	return &other
+}
+
 // measure times what launch puts on the stream, recorded as one graph.
 func (t *timer) measure(ctx context.Context, launch func(cuda.Stream) error) (Times, error) {
 	all, err := t.samples(ctx, launch)

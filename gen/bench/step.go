@@ -154,8 +154,7 @@ func (p *Problem) scheduleOptions(k Kernels, s spec.Spec) schedule.Options {
 		o.Fold, o.PartsPerItem = true, p.PartsPerItem
 	}
 	if p.c.Kind != spec.Prefill {
-		o = o.FillBy(how.Blocks, s.Model.KVHeads, how.Tokens)
-		o.AtOnce = how.Resident / s.Model.KVHeads
+		o = o.FillBy(how.Blocks, how.Resident, s.Model.KVHeads, how.Tokens)
 	}
 	return o.Cache(p.dev.Info().L2Bytes, 2*s.Model.KVHeads*(s.Model.HeadDim+s.Model.VHeadDim))
 }

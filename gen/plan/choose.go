@@ -133,14 +133,13 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		// the use of the one before; still, but for shared decode's, twice the rows gain more.
 		// Capped scores and a window take registers, and so do the heads of a token.
 		small := spec.Tile{Rows: 64, Keys: 64, Stages: 2, Warps: 8}
-		group := 8
-		switch {
-		case m.VHeadDim > 128 && s.Masks.Window > 0 && s.Cache.Encoding == spec.Baked:
-			group = 0 // 16 bytes too many
-		case m.VHeadDim > 128 && s.Masks.Window > 0:
-			group = 6
+		heads := 8
+		if s.Masks.Window > 0 && m.VHeadDim > 128 {
+			if heads = 6; s.Cache.Encoding == spec.Baked {
+				heads = 0 // spills 16 bytes
+			}
 		}
-		if kind == spec.SharedDecode || s.RotatesKeys() || s.Masks.SoftCap > 0 || m.Group() > group {
+		if kind == spec.SharedDecode || s.RotatesKeys() || s.Masks.SoftCap > 0 || m.Group() > heads {
 			return []spec.Tile{small}
 		}
 		return []spec.Tile{{Rows: 128, Keys: 64, Stages: 2, Warps: 12}, small}

@@ -34,7 +34,7 @@ type Choice struct {
 	Rows, Keys int  // of a tile
 	Blocks     int  // that a sequence alone is cut for: schedule.Options.FillBy
 	Tokens     int  // of the smallest part, likewise
-	Resident   int  // blocks that the device runs at a time: schedule.Options.AtOnce
+	Resident   int  // blocks that the device runs at a time, likewise
 	Folds      bool // it takes items of several parts: schedule.Options.Fold
 
 	kernel *loaded

@@ -295,15 +295,14 @@ func TestPartsPerItemAtOnce(t *testing.T) {
 			QueryBegin: int32(i), Positions: make([]int32, 1), Segments: []schedule.Segment{{Page: int32(i) << 14, Tokens: 8192}},
 		})
 	}
-	o := schedule.Options{Rows: 16, Group: 4, MaxPosition: 1 << 20, PageSize: 16, Fold: true}.FillBy(66, 8, 256)
-	for _, c := range []struct{ atOnce, want int }{{0, 8}, {16, 64}} {
-		o.AtOnce = c.atOnce
+	for _, c := range []struct{ resident, want int }{{0, 8}, {132, 64}} {
+		o := schedule.Options{Rows: 16, Group: 4, MaxPosition: 1 << 20, PageSize: 16, Fold: true}.FillBy(66, c.resident, 8, 256)
 		l, err := schedule.Build(sequences, o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(l.Items) != c.want {
-			t.Errorf("AtOnce %d: %d items, want %d", c.atOnce, len(l.Items), c.want)
+			t.Errorf("%d blocks: %d items, want %d", c.resident, len(l.Items), c.want)
 		}
 	}
 }

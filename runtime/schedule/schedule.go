@@ -80,16 +80,18 @@ type Options struct {
 // Parts below c keys cost more in partial results than they gain. Nothing else goes
 // in: a sequence is cut the same way alone and in any batch.
 func (o Options) Fill(blocks, kvHeads, keys int) Options {
-	return o.FillBy(blocks, kvHeads, LeastPart(keys))
+	return o.FillBy(blocks, 0, kvHeads, LeastPart(keys))
 }
 
 // LeastPart is the c of [Options.Fill] for a kernel whose tiles have so many keys.
 func LeastPart(keys int) int { return max(4*keys, 256) }
 
-// FillBy is Fill with a c of one's own: the tokens of the smallest part.
-func (o Options) FillBy(blocks, kvHeads, c int) Options {
+// FillBy is Fill with a c of one's own, the tokens of the smallest part, and cuts for so
+// many blocks where another number runs at a time; resident 0: as many.
+func (o Options) FillBy(blocks, resident, kvHeads, c int) Options {
 	o.SplitTokens = max(1, c)
 	o.MaxItems = max(1, blocks/max(1, kvHeads))
+	o.AtOnce = resident / max(1, kvHeads)
 	return o
 }
 

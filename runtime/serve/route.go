@@ -84,8 +84,7 @@ func scheduleOptions(m Model, kind int, c kernel.Choice) schedule.Options {
 		MaxPosition: m.maxPosition(), PageSize: m.PageSize, Fold: c.Folds,
 	}
 	if kind != prefill {
-		o = o.FillBy(c.Blocks, m.KVHeads, c.Tokens)
-		o.AtOnce = c.Resident / m.KVHeads
+		o = o.FillBy(c.Blocks, c.Resident, m.KVHeads, c.Tokens)
 	}
 	return o
 }
