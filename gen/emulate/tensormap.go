@@ -19,10 +19,10 @@ func (d *Device) EncodeTensorMap(t cuda.TensorMap) ([128]byte, error) {
 	fields := struct {
 		Name    [8]byte
 		Base    uint64
-		Dims    [4]int64
-		Strides [3]int64
-		Box     [4]int32
-	}{[8]byte([]byte("kgen map")), uint64(t.Base), t.Dims, t.Strides, [4]int32{}}
+		Dims    [5]int64
+		Strides [4]int64
+		Box     [5]int32
+	}{[8]byte([]byte("kgen map")), uint64(t.Base), t.Dims, t.Strides, [5]int32{}}
 	for i, n := range t.Box {
 		fields.Box[i] = int32(n)
 	}

@@ -98,9 +98,9 @@ type TensorMapper interface {
 // Dimensions are innermost first, and the first is contiguous.
 type TensorMap struct {
 	Base    abi.DevicePtr // a multiple of 16
-	Dims    [4]int64      // elements, 1 to 1<<32
-	Strides [3]int64      // bytes from one index of dimensions 1, 2 and 3 to the next: multiples of 16 below 1<<40, in any order
-	Box     [4]int        // elements; Box[0] is 64, a row of the swizzle, the others are 1 to 256
+	Dims    [5]int64      // elements, 1 to 1<<32
+	Strides [4]int64      // bytes from one index of dimensions 1 to 4 to the next: multiples of 16 below 1<<40, in any order
+	Box     [5]int        // elements; Box[0] is 64, a row of the swizzle, the others are 1 to 256
 }
 
 // Check returns an error for a map that no device takes.

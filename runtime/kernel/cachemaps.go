@@ -40,7 +40,7 @@ func (m *CacheMaps) Free() error {
 const (
 	mapBytes, mapAlignment = 128, 64
 	elementBytes           = 2
-	boxColumns             = 64 // elements; see cuda.TensorMap
+	boxColumns, boxRows    = 64, 8 // elements, tokens: a block of a tile; see cuda.TensorMap
 )
 
 // MapCache makes the tensor maps that launches of the kind need for caches of
@@ -90,19 +90,24 @@ func (s *Set) mapCache(m *CacheMaps, a Artifact, keys, values abi.DevicePtr, pag
 	return nil
 }
 
-// tensorMap describes a cache to kernels of family sm90: dimensions (element,
-// place in the page, KV head, page), in boxes of one page's, or where a page is
-// larger one tile's, vectors of one head, 64 elements at a time.
+// tensorMap describes a cache to kernels of family sm90, in boxes of one page's, or where
+// a page is larger one tile's, vectors of one head. A box comes to a tile as blocks of eight
+// tokens by 64 elements, those of the same tokens one behind the other; so its dimensions
+// are the element of a block, the token of a block, the block of a vector, the eight of a
+// page, the page. There are no more than five: heads count with the blocks of a vector where
+// a token's heads are one behind the other, with the pages where a head's tokens are.
 func (c CacheShape) tensorMap(base abi.DevicePtr, dim, tileKeys, pages, kvHeads int) cuda.TensorMap {
-	vector := int64(dim) * elementBytes
-	place, head := vector*int64(kvHeads), vector
+	vector, page, heads := int64(dim)*elementBytes, int64(c.PageSize), int64(kvHeads)
+	blocks, places, token := int64(dim/boxColumns), int64(pages), vector
 	if c.HeadMajor {
-		place, head = vector, vector*int64(c.PageSize)
+		places *= heads
+	} else {
+		blocks, token = blocks*heads, vector*heads
 	}
 	return cuda.TensorMap{
 		Base:    base,
-		Dims:    [4]int64{int64(dim), int64(c.PageSize), int64(kvHeads), int64(pages)},
-		Strides: [3]int64{place, head, vector * int64(kvHeads) * int64(c.PageSize)},
-		Box:     [4]int{boxColumns, min(c.PageSize, tileKeys), 1, 1},
+		Dims:    [5]int64{boxColumns, boxRows, blocks, page / boxRows, places},
+		Strides: [4]int64{token, boxColumns * elementBytes, boxRows * token, page * token},
+		Box:     [5]int{boxColumns, boxRows, dim / boxColumns, min(c.PageSize, tileKeys) / boxRows, 1},
 	}
 }

@@ -44,7 +44,7 @@ void kgen_barrier_arrive_expecting(uint32_t barrier, int bytes, int line);
 void kgen_barrier_wait(uint32_t barrier, int parity, int line);
 void kgen_named_barrier(int id, int threads, bool wait, int line);
 void kgen_tensor_map_prefetch(const void* map, int line);
-void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int line);
+void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int v, int line);
 void kgen_fence_async_shared();
 void kgen_set_registers(int count, bool take, int line);
 void kgen_wgmma(const KgenWgmma* operands, int line);

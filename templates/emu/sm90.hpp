@@ -26,8 +26,8 @@ inline void prefetch(const void* p) { (void)*static_cast<const volatile char*>(p
 inline void tensor_map_prefetch(const void* map, int line = __builtin_LINE()) { kgen_tensor_map_prefetch(map, line); }
 inline uint64_t evict_unchanged() { return 0; }
 inline uint64_t evict_first() { return 0; }
-inline void tensor_copy(uint32_t dst, const void* map, uint32_t barrier, uint64_t, int x, int y, int z, int w, int line = __builtin_LINE()) {
-  kgen_tensor_copy(dst, map, barrier, x, y, z, w, line);
+inline void tensor_copy(uint32_t dst, const void* map, uint32_t barrier, uint64_t, int x, int y, int z, int w, int v, int line = __builtin_LINE()) {
+  kgen_tensor_copy(dst, map, barrier, x, y, z, w, v, line);
 }
 inline void fence_async_shared() { kgen_fence_async_shared(); }
 

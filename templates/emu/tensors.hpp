@@ -5,13 +5,15 @@
 
 namespace kgen_emulator {
 
+constexpr int tensor_rank = 5;
+
 // A tensor map as gen/emulate encodes it, 128 bytes.
 struct TensorMap {
   char name[8];
   uint64_t base;
-  int64_t dims[4], strides[3];  // elements, bytes
-  int32_t box[4];
-  uint8_t reserved[32];
+  int64_t dims[tensor_rank], strides[tensor_rank - 1];  // elements, bytes
+  int32_t box[tensor_rank];
+  uint8_t reserved[12];
   uint64_t checksum;  // FNV-1a of what is before
 
   bool whole() const {
@@ -21,7 +23,11 @@ struct TensorMap {
     for (int i = 0; i < 120; i++) sum = (sum ^ p[i]) * 0x100000001b3u;
     return sum == checksum;
   }
-  int rows() const { return box[1] * box[2] * box[3]; }
+  int rows() const {
+    int rows = 1;
+    for (int i = 1; i < tensor_rank; i++) rows *= box[i];
+    return rows;
+  }
 };
 static_assert(sizeof(TensorMap) == 128, "gen/emulate writes 128 bytes");
 
@@ -29,7 +35,7 @@ constexpr int tensor_row = 128;  // bytes of a box's row, 64 elements
 
 struct TensorCopy {
   TensorMap map;
-  int at[4];
+  int at[tensor_rank];
   uint32_t dst;
   int barrier;     // index
   uint32_t phase;  // of the barrier, that waits for it

@@ -23,23 +23,22 @@ inline void land(const TensorCopy& c) {
   machine.doing = "tensor_copy";
   machine.doing_line = c.line;
   unsigned char* shared = machine.shared.begin();
-  uint32_t row = c.dst;
-  for (int w = 0; w < c.map.box[3]; w++) {
-    for (int z = 0; z < c.map.box[2]; z++) {
-      for (int y = 0; y < c.map.box[1]; y++, row += tensor_row) {
-        alignas(16) unsigned char line[tensor_row] = {};
-        const int64_t at[4] = {c.at[0], int64_t{c.at[1]} + y, int64_t{c.at[2]} + z, int64_t{c.at[3]} + w};
-        bool inside = true;
-        for (int i = 1; i < 4; i++) inside = inside && at[i] >= 0 && at[i] < c.map.dims[i];
-        const int64_t begin = at[0] > 0 ? at[0] : 0, end = at[0] + 64 < c.map.dims[0] ? at[0] + 64 : c.map.dims[0];
-        if (inside && begin < end) {
-          const uint64_t from = c.map.base + static_cast<uint64_t>(begin * 2 + at[1] * c.map.strides[0] + at[2] * c.map.strides[1] + at[3] * c.map.strides[2]);
-          memcpy(line + (begin - at[0]) * 2, reinterpret_cast<const void*>(from), static_cast<size_t>(end - begin) * 2);
-        }
-        for (uint32_t chunk = 0; chunk < tensor_row / 16; chunk++) {
-          memcpy(shared + (row - shared_base) + (chunk ^ (row >> 7 & 7)) * 16, line + chunk * 16, 16);
-        }
-      }
+  for (int r = 0; r < c.map.rows(); r++) {
+    const uint32_t row = c.dst + static_cast<uint32_t>(r) * tensor_row;
+    alignas(16) unsigned char line[tensor_row] = {};
+    int64_t from = 0;
+    bool inside = true;
+    for (int i = 1, places = r; i < tensor_rank; places /= c.map.box[i++]) {
+      const int64_t at = int64_t{c.at[i]} + places % c.map.box[i];
+      inside = inside && at >= 0 && at < c.map.dims[i];
+      from += at * c.map.strides[i - 1];
+    }
+    const int64_t x = c.at[0], begin = x > 0 ? x : 0, end = x + 64 < c.map.dims[0] ? x + 64 : c.map.dims[0];
+    if (inside && begin < end) {
+      memcpy(line + (begin - x) * 2, reinterpret_cast<const void*>(c.map.base + static_cast<uint64_t>(begin * 2 + from)), static_cast<size_t>(end - begin) * 2);
+    }
+    for (uint32_t chunk = 0; chunk < tensor_row / 16; chunk++) {
+      memcpy(shared + (row - shared_base) + (chunk ^ (row >> 7 & 7)) * 16, line + chunk * 16, 16);
     }
   }
   machine.doing = nullptr;
@@ -71,7 +70,7 @@ extern "C" {
 
 void kgen_tensor_map_prefetch(const void* map, int line) { kgen_emulator::read_map(map, "tensor_map_prefetch", line); }
 
-void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int line) {
+void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int v, int line) {
   using namespace kgen_emulator;
   const int i = barrier_at(barrier, "tensor_copy", line);
   Barrier& b = machine.barriers[i];
@@ -79,7 +78,7 @@ void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, in
     machine.fail("tensor_copy (line %d): thread %d initialised the barrier at byte %u (line %d) with no barrier_init_fence afterwards", line, b.thread,
                  barrier - shared_base, b.line);
   }
-  TensorCopy c{read_map(map, "tensor_copy", line), {x, y, z, w}, dst, i, b.phase, kgen_here.thread, line};
+  TensorCopy c{read_map(map, "tensor_copy", line), {x, y, z, w, v}, dst, i, b.phase, kgen_here.thread, line};
   const uint32_t bytes = static_cast<uint32_t>(c.map.rows()) * tensor_row;
   unsigned char* p = machine.shared_at(dst, "tensor_copy", line, bytes, 128);
   for (uint32_t at = 0; at < bytes; at += 16) {

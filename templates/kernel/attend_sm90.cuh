@@ -60,7 +60,7 @@ struct KeyCopier {
       ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::head_dim>(tile));
     }
     ptx::sync_warp();
-    copy_tile<Config>(shared.key[place.stage], params.k_map, full, t.copies, t.kv_head);
+    copy_tile<Config>(shared.key[place.stage], params.k_map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   }
 };
@@ -77,7 +77,7 @@ struct ValueCopier {
     const uint32_t full = ptx::shared_address(&shared.value_full[place.stage]);
     if (lane == 0) ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::v_head_dim>(t.copies.tile));
     ptx::sync_warp();
-    copy_tile<Config>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head);
+    copy_tile<Config>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   }
 };
@@ -275,7 +275,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       if constexpr (warpgroups > 1) ptx::named_barrier_arrive(2 + (warpgroup + 1 < warpgroups ? warpgroup + 1 : 0), 256);
     };
     auto start_scores = [&]() {
-      start_query_times_keys<Element, Config::rows, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
+      start_query_times_keys<Element, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
                                                                             ptx::shared_address(shared.key[key.stage].bytes));
     };
     auto start_outputs = [&]() { start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };

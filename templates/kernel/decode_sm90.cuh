@@ -88,7 +88,7 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
       ptx::barrier_arrive_expecting(full, tile_bytes<Config, Dim>(tile));
     }
     ptx::sync_warp();
-    copy_tile<Config>(stages[place.stage], map, full, t.copies, t.kv_head);
+    copy_tile<Config>(stages[place.stage], map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   });
 }

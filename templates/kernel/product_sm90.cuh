@@ -25,10 +25,10 @@ __device__ __forceinline__ void product_sm90(const Params& params) {
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < Config::inner / 16; ++k) {
-      const int step = k % 4 * inner_step;
+      const int step = k / 4 * shared.a.column_bytes + k % 4 * inner_step;
       ptx::Wgmma<typename Config::Element, Config::columns>::shared(
-          reinterpret_cast<float(&)[Config::columns / 2]>(sums.block), ptx::matrix_descriptor(a + k / 4 * shared.a.column_bytes + step, 0, eight_rows),
-          ptx::matrix_descriptor(b + k / 4 * shared.b.column_bytes + step, 0, eight_rows), true);
+          reinterpret_cast<float(&)[Config::columns / 2]>(sums.block), ptx::matrix_descriptor(a + step, 0, shared.a.eight_rows_bytes),
+          ptx::matrix_descriptor(b + step, 0, shared.b.eight_rows_bytes), true);
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();  // the other warpgroup's products go on

@@ -86,11 +86,11 @@ __device__ __forceinline__ uint64_t evict_first() {
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-// Copies the map's box at coordinates (x, y, z, w), x innermost, to shared memory;
+// Copies the map's box at coordinates (x, y, z, w, v), x innermost, to shared memory;
 // its bytes count towards the barrier. Elements outside the tensor become zeros.
-__device__ __forceinline__ void tensor_copy(uint32_t dst, const void* map, uint32_t barrier, uint64_t policy, int x, int y, int z, int w) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
-               ::"r"(dst), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "l"(policy) : "memory");
+__device__ __forceinline__ void tensor_copy(uint32_t dst, const void* map, uint32_t barrier, uint64_t policy, int x, int y, int z, int w, int v) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;"
+               ::"r"(dst), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "l"(policy) : "memory");
 }
 // Orders this thread's ordinary writes to shared memory before later reads by
 // wgmma and the copy engine; a barrier among the threads must follow.
@@ -112,7 +112,7 @@ __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.
 // rows to the next. A step of 16 in the inner dimension adds 32 bytes.
 // For one whose rows run along the outer dimension (V): `leading` is the bytes from
 // 64 columns to the next 64; `stride` those from eight inner rows to the next
-// eight. A step of 16 in the inner dimension adds 2048 bytes.
+// eight. A step of 16 in the inner dimension adds two strides.
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, int leading, int stride) {
   const uint64_t swizzle_128 = 1ul << 62;
   return swizzle_128 | static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | ((address & 0x3ffff) >> 4);

@@ -171,13 +171,13 @@ __device__ __forceinline__ KeyTile read_tile(const KeyTile& published, int lane)
           ptx::shuffle(tile.page, 0), ptx::shuffle(tile.offset, 0), ptx::shuffle(tile.causal, 0)};
 }
 
-// How many boxes of a tile's pages hold tokens. A box is 64 columns of a page, or
-// of the tile's part of a larger page.
+// How many boxes of a tile's pages hold tokens. A box is a page's vectors of one head, or
+// the tile's part of those of a larger page.
 template <class Config>
 struct Boxes {
   static_assert(Config::keys / (Config::page_size < Config::keys ? Config::page_size : Config::keys) <= 32, "a lane for each box");
   static constexpr int rows = Config::page_size < Config::keys ? Config::page_size : Config::keys;
-  static constexpr int bytes = rows * column_elements * 2;
+  static_assert(rows % 8 == 0, "whole blocks");
 
   __device__ static __forceinline__ int of(const KeyTile& tile) {
     const int tokens = tile.end - tile.begin;
@@ -186,7 +186,7 @@ struct Boxes {
 };
 
 template <class Config, int Dim>
-__device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Config>::of(tile) * (Dim / column_elements) * Boxes<Config>::bytes; }
+__device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Config>::of(tile) * Boxes<Config>::rows * (Dim * 2); }
 
 // A tile's copies, as they are looked up ahead of their start, so that this never waits
 // for the lists: lane i has the page of the i-th box.
@@ -208,8 +208,8 @@ __device__ __forceinline__ TileCopies look_up(const AttendParams& params, const 
 // Starts a tile's copies of K or V, Dim elements a token; rows of the target that no
 // page has are left as they are. All lanes.
 template <class Config, int Dim>
-__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const TileCopies& copies, int kv_head) {
-  constexpr int columns = Dim / column_elements;
+__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const TileCopies& copies, int kv_head, int kv_heads) {
+  using Tile = ColumnTile<Config::keys, Dim>;
   const uint32_t bytes = ptx::shared_address(target.bytes);
   const KeyTile& tile = copies.tile;
   const int boxes = Boxes<Config>::of(tile), place = tile.begin % Config::page_size;
@@ -224,11 +224,13 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
 #pragma unroll
   for (int box = 0; box < most; ++box) {
     if (box >= boxes) break;
-#pragma unroll
-    for (int column = 0; column < columns; ++column) {
-      ptx::tensor_copy(bytes + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full, policy,
-                       column * column_elements, place, kv_head, pages[box]);
-    }
+    // The map's dimensions: see the runtime's CacheShape.
+#if KGEN_HEAD_MAJOR
+    const int column = 0, page = pages[box] * kv_heads + kv_head;
+#else
+    const int column = kv_head * Tile::columns, page = pages[box];
+#endif
+    ptx::tensor_copy(bytes + box * Boxes<Config>::rows * Tile::row_bytes, map, full, policy, 0, 0, column, place / 8, page);
   }
 }
 

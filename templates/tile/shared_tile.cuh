@@ -28,19 +28,22 @@ struct alignas(256) SharedTile {
   __device__ static __forceinline__ uint32_t step(uint32_t address, int k) { return address ^ (2 * k * chunk_bytes); }
 };
 
-// The same as columns of 64 elements one after the other, each as tensor maps with
-// a 128-byte swizzle write it.
+// The same in blocks of eight rows of 64 elements, each as tensor maps with a 128-byte
+// swizzle write it: eight rows' blocks one behind the other, then those of the next eight.
+// So one box has all elements of its rows.
 constexpr int column_elements = 64;
 
 template <int Rows, int Dim>
 struct alignas(1024) ColumnTile {
+  static_assert(Rows % 8 == 0 && Dim % column_elements == 0, "whole blocks");
   static constexpr int columns = Dim / column_elements;
-  static constexpr int row_bytes = column_elements * 2;
-  static constexpr int column_bytes = Rows * row_bytes;
-  unsigned char bytes[columns * column_bytes];
+  static constexpr int column_bytes = 8 * column_elements * 2;      // from a block to the next of its rows
+  static constexpr int eight_rows_bytes = columns * column_bytes;  // from a block to that of the next eight rows
+  static constexpr int row_bytes = eight_rows_bytes / 8;            // of whole eights
+  unsigned char bytes[Rows * row_bytes];
 
   __device__ static __forceinline__ int byte(int row, int chunk) {
-    return chunk / 8 * column_bytes + tile_byte<column_elements>(row, chunk % 8);
+    return row / 8 * eight_rows_bytes + chunk / 8 * column_bytes + tile_byte<column_elements>(row % 8, chunk % 8);
   }
   __device__ static __forceinline__ uint32_t step(uint32_t address, int k) {
     return (address ^ (k % 4 * 2 * chunk_bytes)) + k / 4 * column_bytes;

@@ -1,5 +1,5 @@
 // Tiles and products of a warpgroup (sm90): 64 rows of queries against a tile of
-// keys, both in shared memory as columns of 64 elements with a 128-byte swizzle.
+// keys, both in shared memory as ColumnTiles.
 #pragma once
 #include "../ptx/sm90.cuh"
 #include "products.cuh"
@@ -7,19 +7,19 @@
 
 namespace kgen {
 
-constexpr int eight_rows = 8 * column_elements * 2;  // bytes
-constexpr int inner_step = 16 * 2;                    // bytes, sixteen elements along a row
+constexpr int inner_step = 16 * 2;  // bytes, sixteen elements along a row
 
 // Starts scores = query * key^T, for the 64 rows from first_row on.
-template <class Element, int QueryRows, int Keys, int Dim>
+template <class Element, int Keys, int Dim>
 __device__ __forceinline__ void start_query_times_keys(Accumulator<1, Keys>& scores, uint32_t query, int first_row, uint32_t keys) {
   float(&d)[Keys / 2] = reinterpret_cast<float(&)[Keys / 2]>(scores.block);
-  const uint64_t a = ptx::matrix_descriptor(query + first_row * (column_elements * 2), 0, eight_rows), b = ptx::matrix_descriptor(keys, 0, eight_rows);
+  using Tile = ColumnTile<Keys, Dim>;  // the query's differs in its number of rows alone
+  const uint64_t a = ptx::matrix_descriptor(query + first_row * Tile::row_bytes, 0, Tile::eight_rows_bytes);
+  const uint64_t b = ptx::matrix_descriptor(keys, 0, Tile::eight_rows_bytes);
 #pragma unroll
   for (int k = 0; k < Dim / 16; ++k) {
-    const int column = k / 4, step = k % 4 * inner_step;
-    ptx::Wgmma<Element, Keys>::shared(d, ptx::descriptor_behind(a, column * ColumnTile<QueryRows, Dim>::column_bytes + step),
-                                      ptx::descriptor_behind(b, column * ColumnTile<Keys, Dim>::column_bytes + step), k > 0);
+    const int step = k / 4 * Tile::column_bytes + k % 4 * inner_step;
+    ptx::Wgmma<Element, Keys>::shared(d, ptx::descriptor_behind(a, step), ptx::descriptor_behind(b, step), k > 0);
   }
   ptx::wgmma_commit();
 }
@@ -46,10 +46,11 @@ __device__ __forceinline__ void to_fragments(WeightFragments<Keys>& weights, con
 template <class Element, int Keys, int Dim>
 __device__ __forceinline__ void start_weights_times_values(Accumulator<1, Dim>& output, const WeightFragments<Keys>& weights, uint32_t values) {
   float(&d)[Dim / 2] = reinterpret_cast<float(&)[Dim / 2]>(output.block);
-  const uint64_t b = ptx::matrix_descriptor(values, ColumnTile<Keys, Dim>::column_bytes, eight_rows);
+  using Tile = ColumnTile<Keys, Dim>;
+  const uint64_t b = ptx::matrix_descriptor(values, Tile::column_bytes, Tile::eight_rows_bytes);
 #pragma unroll
   for (int k = 0; k < Keys / 16; ++k) {
-    ptx::Wgmma<Element, Dim>::registers(d, weights.step[k], ptx::descriptor_behind(b, k * 2 * eight_rows), true);
+    ptx::Wgmma<Element, Dim>::registers(d, weights.step[k], ptx::descriptor_behind(b, k * 2 * Tile::eight_rows_bytes), true);
   }
   ptx::wgmma_commit();
 }

@@ -125,10 +125,10 @@ type TensorMap struct {
 	Map            *[128]byte // aligned to 64
 	DataType, Rank uint32
 	Base           uint64
-	Dims           [4]uint64
-	Strides        [3]uint64
-	Box            [4]uint32
-	ElementStrides [4]uint32
+	Dims           [5]uint64
+	Strides        [4]uint64
+	Box            [5]uint32
+	ElementStrides [5]uint32
 	Interleave     uint32
 	Swizzle        uint32
 	L2Promotion    uint32
