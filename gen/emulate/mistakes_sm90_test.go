@@ -25,8 +25,8 @@ func launchSM90(t testing.TB, d *emulate.Device, k cuda.Kernel, which int32) err
 	}{
 		upload(t, d, encode(bf16, q)),
 		uploadMap(t, d, cuda.TensorMap{
-			Base: upload(t, d, encode(bf16, keys)), Dims: [4]int64{n, n, 1, tiles},
-			Strides: [3]int64{2 * n, 2 * n * n, 2 * n * n}, Box: [4]int{64, n, 1, 1},
+			Base: upload(t, d, encode(bf16, keys)), Dims: [5]int64{n, n, 1, 1, tiles},
+			Strides: [4]int64{2 * n, 2 * n * n, 2 * n * n, 2 * n * n}, Box: [5]int{64, n, 1, 1, 1},
 		}),
 		out, which, tiles,
 	})

@@ -8,52 +8,57 @@ import (
 	"github.com/kgen-project/kgen/runtime/cuda"
 )
 
-// A box lies in shared memory row after row of 128 bytes, z after y and w after
-// z, with 16-byte chunk c of a row at c xor bits 7 to 9 of the row's address;
+// A box lies in shared memory row after row of 128 bytes, z after y, w after z and v
+// after w, with 16-byte chunk c of a row at c xor bits 7 to 9 of the row's address;
 // what is outside of the tensor is zero.
 func TestTensorCopy(t *testing.T) {
 	const rowBytes = 128
 	d := open(t, emulate.Options{})
 	kernel := load(t, d, "boxes", "box")
-	dims := [4]int{96, 5, 3, 4}
-	elements := make([]uint16, 96*5*3*4)
+	dims := [5]int{96, 5, 3, 4, 2}
+	elements := make([]uint16, 96*5*3*4*2)
 	for i := range elements {
 		elements[i] = uint16(i + 1)
 	}
 	base := upload(t, d, elements)
-	// Dimensions 1, 2 and 3 lie in another order than they are counted.
-	strides := [3]int64{3 * 96 * 2, 96 * 2, 5 * 3 * 96 * 2}
-	value := func(at [4]int) uint16 {
+	// Dimensions 1 to 4 lie in another order than they are counted.
+	strides := [4]int64{2 * 3 * 96 * 2, 96 * 2, 5 * 2 * 3 * 96 * 2, 3 * 96 * 2}
+	value := func(at [5]int) uint16 {
 		for i, n := range dims {
 			if at[i] < 0 || at[i] >= n {
 				return 0
 			}
 		}
-		return uint16((at[3]*5*3*96 + at[1]*3*96 + at[2]*96 + at[0]) + 1)
+		return uint16(at[3]*5*2*3*96 + at[1]*2*3*96 + at[4]*3*96 + at[2]*96 + at[0] + 1)
 	}
 	for _, c := range []struct {
-		box    [4]int
-		at     [4]int32
+		box    [5]int
+		at     [5]int32
 		offset int32
 	}{
-		{[4]int{64, 5, 1, 1}, [4]int32{0, 0, 0, 0}, 0},
-		{[4]int{64, 5, 1, 1}, [4]int32{64, 0, 2, 3}, 128 * 3},
-		{[4]int{64, 2, 3, 2}, [4]int32{16, 1, 0, 2}, 1024},
-		{[4]int{64, 4, 2, 1}, [4]int32{-8, -1, -1, 1}, 128},
-		{[4]int{64, 4, 1, 2}, [4]int32{40, 3, 2, 3}, 0},
-		{[4]int{64, 8, 1, 1}, [4]int32{0, 0, 0, -1}, 0},
-		{[4]int{64, 8, 1, 1}, [4]int32{0, 0, 0, 1 << 30}, 0},
+		{[5]int{64, 5, 1, 1, 1}, [5]int32{0, 0, 0, 0, 0}, 0},
+		{[5]int{64, 5, 1, 1, 1}, [5]int32{64, 0, 2, 3, 1}, 128 * 3},
+		{[5]int{64, 2, 3, 2, 1}, [5]int32{16, 1, 0, 2, 1}, 1024},
+		{[5]int{64, 2, 3, 2, 2}, [5]int32{16, 1, 0, 2, 0}, 1024},
+		{[5]int{64, 4, 2, 1, 1}, [5]int32{-8, -1, -1, 1, 0}, 128},
+		{[5]int{64, 2, 2, 3, 3}, [5]int32{8, 2, 1, -2, -1}, 128},
+		{[5]int{64, 4, 1, 2, 1}, [5]int32{40, 3, 2, 3, 1}, 0},
+		{[5]int{64, 2, 3, 3, 4}, [5]int32{40, 4, 1, 2, 1}, 0},
+		{[5]int{64, 8, 1, 1, 1}, [5]int32{0, 0, 0, -1, 0}, 0},
+		{[5]int{64, 8, 1, 1, 1}, [5]int32{0, 0, 0, 1 << 30, 0}, 0},
+		{[5]int{64, 8, 1, 1, 1}, [5]int32{0, 0, 0, 0, -1}, 0},
+		{[5]int{64, 8, 1, 1, 1}, [5]int32{0, 0, 0, 0, 1 << 30}, 0},
 	} {
 		m := uploadMap(t, d, cuda.TensorMap{
-			Base: base, Dims: [4]int64{96, 5, 3, 4}, Strides: strides, Box: c.box,
+			Base: base, Dims: [5]int64{96, 5, 3, 4, 2}, Strides: strides, Box: c.box,
 		})
-		rows := c.box[1] * c.box[2] * c.box[3]
+		rows := c.box[1] * c.box[2] * c.box[3] * c.box[4]
 		out := upload(t, d, make([]byte, rows*rowBytes))
 		params := raw(t, struct {
-			Map, Out      abi.DevicePtr
-			At            [4]int32
-			Bytes, Offset int32
-		}{m, out, c.at, int32(rows * rowBytes), c.offset})
+			Map, Out                abi.DevicePtr
+			At                      [5]int32
+			Bytes, Offset, Reserved int32
+		}{m, out, c.at, int32(rows * rowBytes), c.offset, 0})
 		for range 5 {
 			if err := kernel.Launch(0, one(32, int(c.offset)+rows*rowBytes+8), params); err != nil {
 				t.Fatal(err)
@@ -63,11 +68,12 @@ func TestTensorCopy(t *testing.T) {
 				row, column := i/64, i%64
 				permuted := (int(c.offset)/rowBytes + row) % 8 // shared memory starts at a multiple of 1024
 				element := (column/8^permuted)*8 + column%8
-				want := value([4]int{
+				want := value([5]int{
 					int(c.at[0]) + element,
 					int(c.at[1]) + row%c.box[1],
 					int(c.at[2]) + row/c.box[1]%c.box[2],
-					int(c.at[3]) + row/c.box[1]/c.box[2],
+					int(c.at[3]) + row/c.box[1]/c.box[2]%c.box[3],
+					int(c.at[4]) + row/c.box[1]/c.box[2]/c.box[3],
 				})
 				if x != want {
 					t.Fatalf("box %v at %v: row %d, place %d is %d, want %d", c.box, c.at, row, column, x, want)
@@ -100,7 +106,7 @@ func TestNamedBarriers(t *testing.T) {
 
 func TestEncodeTensorMapErrors(t *testing.T) {
 	d := open(t, emulate.Options{})
-	good := cuda.TensorMap{Base: 1 << 12, Dims: [4]int64{64, 1, 1, 1}, Strides: [3]int64{128, 128, 128}, Box: [4]int{64, 1, 1, 1}}
+	good := cuda.TensorMap{Base: 1 << 12, Dims: [5]int64{64, 1, 1, 1, 1}, Strides: [4]int64{128, 128, 128, 128}, Box: [5]int{64, 1, 1, 1, 1}}
 	for _, c := range []struct {
 		want string
 		with func(m *cuda.TensorMap)
@@ -109,10 +115,13 @@ func TestEncodeTensorMapErrors(t *testing.T) {
 		{"base 0x1008 is not a multiple of 16", func(m *cuda.TensorMap) { m.Base += 8 }},
 		{"base 0x0 is", func(m *cuda.TensorMap) { m.Base = 0 }},
 		{"dimension 3 has 0 elements", func(m *cuda.TensorMap) { m.Dims[3] = 0 }},
+		{"dimension 4 has 4294967297 elements", func(m *cuda.TensorMap) { m.Dims[4] = 1<<32 + 1 }},
 		{"dimension 2 has a stride of 8 bytes", func(m *cuda.TensorMap) { m.Strides[1] = 8 }},
 		{"dimension 1 has a stride of 1099511627776 bytes", func(m *cuda.TensorMap) { m.Strides[0] = 1 << 40 }},
+		{"dimension 4 has a stride of 24 bytes", func(m *cuda.TensorMap) { m.Strides[3] = 24 }},
 		{"a row of the box has 32 elements", func(m *cuda.TensorMap) { m.Box[0] = 32 }},
 		{"the box has 257 elements of dimension 1", func(m *cuda.TensorMap) { m.Box[1] = 257 }},
+		{"the box has 0 elements of dimension 4", func(m *cuda.TensorMap) { m.Box[4] = 0 }},
 	} {
 		m := good
 		c.with(&m)

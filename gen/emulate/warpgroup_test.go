@@ -12,15 +12,20 @@ import (
 
 const pageTokens, cacheHeads, cachePages = 16, 3, 20
 
-// cacheMap is the tensor map of a cache [pages][heads][16][dim] or [pages][16][heads][dim].
-func cacheMap(base abi.DevicePtr, dim int64, headMajor bool) cuda.TensorMap {
-	place, head := cacheHeads*dim*2, dim*2
-	if headMajor {
-		place, head = dim*2, pageTokens*dim*2
+// vectors are those of so many heads a token, `tokens` a page: [pages][tokens][heads][dim].
+type vectors struct {
+	tokens, heads, pages int
+}
+
+// tensorMap has boxes of a page's vectors of one head: all of their elements, or 64.
+func (v vectors) tensorMap(base abi.DevicePtr, dim int, whole bool) cuda.TensorMap {
+	blocks, token, columns := int64(v.heads*dim/64), int64(v.heads*dim*2), 1
+	if whole {
+		columns = dim / 64
 	}
 	return cuda.TensorMap{
-		Base: base, Dims: [4]int64{dim, pageTokens, cacheHeads, cachePages},
-		Strides: [3]int64{place, head, pageTokens * cacheHeads * dim * 2}, Box: [4]int{64, pageTokens, 1, 1},
+		Base: base, Dims: [5]int64{64, 8, blocks, int64(v.tokens / 8), int64(v.pages)},
+		Strides: [4]int64{token, 128, 8 * token, int64(v.tokens) * token}, Box: [5]int{64, 8, columns, v.tokens / 8, 1},
 	}
 }
 
@@ -74,7 +79,7 @@ func TestWarpgroupProducts(t *testing.T) {
 			kernel := load(t, d, "warpgroup", name)
 			for launch := range 8 {
 				random := rand.New(rand.NewPCG(uint64(launch), uint64(c.dim)))
-				headMajor := launch%2 == 0
+				headMajor, whole := launch%2 == 0, launch/2%2
 				q := numbers(random, 64*c.dim)
 				cacheSize := cachePages * cacheHeads * pageTokens * c.dim
 				k, v := numbers(random, cacheSize), numbers(random, cacheSize)
@@ -87,23 +92,26 @@ func TestWarpgroupProducts(t *testing.T) {
 					}
 					return ((page*pageTokens+place)*cacheHeads + head) * c.dim
 				}
-				qMap := cuda.TensorMap{
-					Base: upload(t, d, encode(c.format, q)), Dims: [4]int64{int64(c.dim), 64, 1, 1},
-					Strides: [3]int64{int64(c.dim) * 2, 16, 16}, Box: [4]int{64, 64, 1, 1},
-				}
-				table := make([]int32, len(pages))
+				// Where a head's tokens are one behind the other, it has pages of its own.
+				cache, block, places := vectors{pageTokens, cacheHeads, cachePages}, int32(head*c.dim/64), make([]int32, len(pages))
 				for i, p := range pages {
-					table[i] = int32(p)
+					places[i] = int32(p)
+				}
+				if headMajor {
+					cache, block = vectors{pageTokens, 1, cachePages * cacheHeads}, 0
+					for i, p := range pages {
+						places[i] = int32(p*cacheHeads + head)
+					}
+				}
+				mapOf := func(v vectors, x []float64) abi.DevicePtr {
+					return uploadMap(t, d, v.tensorMap(upload(t, d, encode(c.format, x)), c.dim, whole == 1))
 				}
 				scores, out := upload(t, d, make([]float32, 64*c.keys)), upload(t, d, make([]float32, 64*c.dim))
 				params := raw(t, struct {
-					Q, K, V, Pages, Scores, Out abi.DevicePtr
-					Head, Reserved              int32
+					Q, K, V, Places, Scores, Out abi.DevicePtr
+					Block, Whole                 int32
 				}{
-					uploadMap(t, d, qMap),
-					uploadMap(t, d, cacheMap(upload(t, d, encode(c.format, k)), int64(c.dim), headMajor)),
-					uploadMap(t, d, cacheMap(upload(t, d, encode(c.format, v)), int64(c.dim), headMajor)),
-					upload(t, d, table), scores, out, int32(head), 0,
+					mapOf(vectors{64, 1, 1}, q), mapOf(cache, k), mapOf(cache, v), upload(t, d, places), scores, out, block, int32(whole),
 				})
 				if err := kernel.Launch(0, one(256, 2*(64+2*c.keys)*c.dim+16), params); err != nil {
 					t.Fatal(err)

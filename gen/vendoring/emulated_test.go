@@ -282,9 +282,9 @@ func (g *gpu) answer(q request, data []byte) (a answer, result []byte, err error
 	case 12: // map
 		var m struct {
 			Base    uint64
-			Dims    [4]int64
-			Strides [3]int64
-			Box     [7]int64
+			Dims    [5]int64
+			Strides [4]int64
+			Box     [5]int64
 		}
 		if err := binary.Read(bytes.NewReader(data), binary.LittleEndian, &m); err != nil {
 			return a, nil, err

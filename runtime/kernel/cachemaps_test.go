@@ -86,12 +86,16 @@ func TestMapCache(t *testing.T) {
 		want  [2]cuda.TensorMap
 	}{
 		{CacheShape{HeadDim: 128, VHeadDim: 64, PageSize: 16}, [2]cuda.TensorMap{
-			{Base: keys, Dims: [4]int64{128, 16, 3, 7}, Strides: [3]int64{3 * 256, 256, 16 * 3 * 256}, Box: [4]int{64, 16, 1, 1}},
-			{Base: values, Dims: [4]int64{64, 16, 3, 7}, Strides: [3]int64{3 * 128, 128, 16 * 3 * 128}, Box: [4]int{64, 16, 1, 1}},
+			{Base: keys, Dims: [5]int64{64, 8, 3 * 2, 2, 7}, Strides: [4]int64{3 * 256, 128, 8 * 3 * 256, 16 * 3 * 256}, Box: [5]int{64, 8, 2, 2, 1}},
+			{Base: values, Dims: [5]int64{64, 8, 3, 2, 7}, Strides: [4]int64{3 * 128, 128, 8 * 3 * 128, 16 * 3 * 128}, Box: [5]int{64, 8, 1, 2, 1}},
 		}},
-		{CacheShape{HeadDim: 64, VHeadDim: 64, PageSize: 256, HeadMajor: true}, [2]cuda.TensorMap{
-			{Base: keys, Dims: [4]int64{64, 256, 3, 7}, Strides: [3]int64{128, 256 * 128, 3 * 256 * 128}, Box: [4]int{64, 64, 1, 1}},
-			{Base: values, Dims: [4]int64{64, 256, 3, 7}, Strides: [3]int64{128, 256 * 128, 3 * 256 * 128}, Box: [4]int{64, 64, 1, 1}},
+		{CacheShape{HeadDim: 256, VHeadDim: 64, PageSize: 256, HeadMajor: true}, [2]cuda.TensorMap{
+			{Base: keys, Dims: [5]int64{64, 8, 4, 32, 7 * 3}, Strides: [4]int64{512, 128, 8 * 512, 256 * 512}, Box: [5]int{64, 8, 4, 8, 1}},
+			{Base: values, Dims: [5]int64{64, 8, 1, 32, 7 * 3}, Strides: [4]int64{128, 128, 8 * 128, 256 * 128}, Box: [5]int{64, 8, 1, 8, 1}},
+		}},
+		{CacheShape{HeadDim: 64, VHeadDim: 64, PageSize: 8}, [2]cuda.TensorMap{
+			{Base: keys, Dims: [5]int64{64, 8, 3, 1, 7}, Strides: [4]int64{3 * 128, 128, 8 * 3 * 128, 8 * 3 * 128}, Box: [5]int{64, 8, 1, 1, 1}},
+			{Base: values, Dims: [5]int64{64, 8, 3, 1, 7}, Strides: [4]int64{3 * 128, 128, 8 * 3 * 128, 8 * 3 * 128}, Box: [5]int{64, 8, 1, 1, 1}},
 		}},
 	} {
 		dev := newMapper()
@@ -134,7 +138,7 @@ func TestMapCacheErrors(t *testing.T) {
 		{"H200 makes no tensor maps", h200(), abi.KindExtend, 1},
 		{"map the cache of hopper for extend: tensor map of K: bad map", &mapper{fake: h200(), badMap: 1}, abi.KindExtend, 1},
 		{"map the cache of hopper for extend: tensor map of V: bad map", &mapper{fake: h200(), badMap: 2}, abi.KindExtend, 1},
-		{"dimension 3 has 0 elements", newMapper(), abi.KindExtend, 0},
+		{"dimension 4 has 0 elements", newMapper(), abi.KindExtend, 0},
 		{"bad copy", &mapper{fake: h200(), badCopy: true, held: map[abi.DevicePtr]bool{}}, abi.KindExtend, 1},
 	} {
 		_, err := openHopper(t, c.dev, cache).MapCache(c.kind, 1<<16, 1<<17, c.pages, 2)

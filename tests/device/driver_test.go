@@ -306,8 +306,8 @@ func testTensorMap(t *testing.T, o opener) {
 		t.Skip("tensor copies want compute capability 9.0")
 	}
 	boxes := cuda.TensorMap{
-		Base: alloc(t, d, 1<<20), Dims: [4]int64{128, 8, 16, 31},
-		Strides: [3]int64{256, 2048, 32768}, Box: [4]int{64, 1, 16, 1},
+		Base: alloc(t, d, 1<<20), Dims: [5]int64{64, 8, 2 * 8, 2, 31}, // pages of 16 tokens and 8 heads of 128 elements
+		Strides: [4]int64{2048, 128, 16384, 32768}, Box: [5]int{64, 8, 2, 2, 1},
 	}
 	mapper := d.(cuda.TensorMapper)
 	first, err := mapper.EncodeTensorMap(boxes)

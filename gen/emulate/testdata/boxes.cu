@@ -2,9 +2,10 @@
 struct Params {
   const void* map;
   unsigned char* out;  // [bytes]
-  int x, y, z, w;
+  int x, y, z, w, v;
   int bytes;   // of the box
   int offset;  // of the box in shared memory
+  int reserved;
 };
 
 extern "C" __global__ void box(const __grid_constant__ Params p) {
@@ -13,7 +14,7 @@ extern "C" __global__ void box(const __grid_constant__ Params p) {
   if (ptx::thread_index() == 0) {
     ptx::barrier_init(barrier, 1);
     ptx::barrier_init_fence();
-    ptx::tensor_copy(ptx::shared_address(shared + p.offset), p.map, barrier, ptx::evict_unchanged(), p.x, p.y, p.z, p.w);
+    ptx::tensor_copy(ptx::shared_address(shared + p.offset), p.map, barrier, ptx::evict_unchanged(), p.x, p.y, p.z, p.w, p.v);
     ptx::barrier_arrive_expecting(barrier, p.bytes);  // the bytes may come first
   }
   ptx::sync_threads();

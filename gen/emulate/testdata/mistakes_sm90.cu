@@ -3,7 +3,7 @@
 // tile of queries in shared memory, adds up its products with all of them.
 struct Params {
   const unsigned char* q;  // [64][64]
-  const unsigned char* k_map;  // [tiles][1][64][64]
+  const unsigned char* k_map;  // [tiles][64][64]
   float* out;              // [64][64]
   int which;
   int tiles;
@@ -30,12 +30,12 @@ __device__ __forceinline__ void produce(const Params& p, Shared& shared, int whi
     if (which != 4) ptx::barrier_wait(ptx::shared_address(&shared.empty[stage]), round % 2 ^ 1);
     ptx::barrier_arrive_expecting(full, which == 7 ? tile - 16 : which == 8 ? tile + 16 : tile);
     if (which == 10 && t == 1) ptx::barrier_arrive(full);
-    ptx::tensor_copy(which == 17 ? k + 64 : k, which == 15 ? p.q : which == 16 ? p.k_map + 16 : p.k_map, full, ptx::evict_unchanged(), 0, 0, 0, t);
+    ptx::tensor_copy(which == 17 ? k + 64 : k, which == 15 ? p.q : which == 16 ? p.k_map + 16 : p.k_map, full, ptx::evict_unchanged(), 0, 0, 0, 0, t);
   }
   if (which == 30) {
     ptx::barrier_arrive_expecting(ptx::shared_address(&shared.spare), tile);
     ptx::barrier_wait(ptx::shared_address(&shared.empty[0]), (p.tiles + 1) / 2 % 2 ^ 1);
-    ptx::tensor_copy(ptx::shared_address(shared.k[0]), p.k_map, ptx::shared_address(&shared.spare), ptx::evict_unchanged(), 0, 0, 0, 0);
+    ptx::tensor_copy(ptx::shared_address(shared.k[0]), p.k_map, ptx::shared_address(&shared.spare), ptx::evict_unchanged(), 0, 0, 0, 0, 0);
   }
 }
 

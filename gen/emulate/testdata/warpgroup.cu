@@ -1,22 +1,31 @@
 // One warpgroup's two products over keys and values that a producer warp copies
-// from pages: scores = q * k', out = scores * v.
+// from pages: scores = q * k', out = scores * v. Tiles are blocks of eight rows of 64
+// elements, either those of the same rows or those of the same columns one behind the other.
 struct Params {
-  const void* q_map;  // [1][1][64][dim]
-  const void* k_map;  // [pages][heads][16][dim]
+  const void* q_map;  // 64 tokens of one head
+  const void* k_map;  // pages of 16
   const void* v_map;
-  const int* pages;  // [keys / 16]
-  float* scores;     // [64][keys]
-  float* out;        // [64][dim]
-  int head;
-  int reserved;
+  const int* places;  // [keys / 16]: the maps' last coordinates
+  float* scores;      // [64][keys]
+  float* out;         // [64][dim]
+  int block;          // the head's first, of a token
+  int whole;          // a box has all of the head's blocks, and they are those of the same rows; or one
+};
+
+// How the blocks of so many rows lie: bytes from one to the next.
+struct Blocks {
+  int column, eight_rows;
+
+  __device__ Blocks(int rows, int columns, bool whole) : column(whole ? 1024 : rows * 128), eight_rows(whole ? columns * 1024 : 1024) {}
 };
 
 template <class T, int keys, int dim>
 __device__ __forceinline__ void products(const Params& p) {
-  constexpr int page = 16, halves = dim / 64, row = 128;  // bytes of a row
+  constexpr int page = 16, columns = dim / 64, row = 128;  // bytes of a row
   unsigned char* shared = ptx::dynamic_shared();
-  const uint32_t q = ptx::shared_address(shared), k = q + halves * 64 * row, v = k + halves * keys * row;
-  const uint32_t full = v + halves * keys * row, v_full = full + 8;
+  const uint32_t q = ptx::shared_address(shared), k = q + columns * 64 * row, v = k + columns * keys * row;
+  const uint32_t full = v + columns * keys * row, v_full = full + 8;
+  const Blocks of_q(64, columns, p.whole), of_keys(keys, columns, p.whole);
   const int thread = ptx::thread_index(), warp = ptx::warp_index();
   if (thread == 0) {
     ptx::barrier_init(full, 1);
@@ -28,17 +37,18 @@ __device__ __forceinline__ void products(const Params& p) {
     ptx::registers_give<24>();
     if (thread == 128) {
       ptx::tensor_map_prefetch(p.k_map);
-      ptx::barrier_arrive_expecting(full, halves * (64 + keys) * row);
-      for (int half = 0; half < halves; ++half) {
-        ptx::tensor_copy(q + half * 64 * row, p.q_map, full, ptx::evict_unchanged(), half * 64, 0, 0, 0);
+      const int copies = p.whole ? 1 : columns;
+      ptx::barrier_arrive_expecting(full, columns * (64 + keys) * row);
+      for (int c = 0; c < copies; ++c) {
+        ptx::tensor_copy(q + c * of_q.column, p.q_map, full, ptx::evict_unchanged(), 0, 0, c, 0, 0);
         for (int i = 0; i < keys / page; ++i) {
-          ptx::tensor_copy(k + (half * keys + i * page) * row, p.k_map, full, ptx::evict_unchanged(), half * 64, 0, p.head, p.pages[i]);
+          ptx::tensor_copy(k + c * of_keys.column + i * page / 8 * of_keys.eight_rows, p.k_map, full, ptx::evict_unchanged(), 0, 0, p.block + c, 0, p.places[i]);
         }
       }
-      ptx::barrier_arrive_expecting(v_full, halves * keys * row);
-      for (int half = 0; half < halves; ++half) {
+      ptx::barrier_arrive_expecting(v_full, columns * keys * row);
+      for (int c = 0; c < copies; ++c) {
         for (int i = 0; i < keys / page; ++i) {
-          ptx::tensor_copy(v + (half * keys + i * page) * row, p.v_map, v_full, ptx::evict_unchanged(), half * 64, 0, p.head, p.pages[i]);
+          ptx::tensor_copy(v + c * of_keys.column + i * page / 8 * of_keys.eight_rows, p.v_map, v_full, ptx::evict_unchanged(), 0, 0, p.block + c, 0, p.places[i]);
         }
       }
     }
@@ -49,9 +59,9 @@ __device__ __forceinline__ void products(const Params& p) {
   float scores[keys / 2], out[dim / 2];
   ptx::wgmma_fence();
   for (int step = 0; step < dim / 16; ++step) {
-    const int half = step / 4, inside = step % 4 * 32;
-    ptx::Wgmma<T, keys>::shared(scores, ptx::matrix_descriptor(q + half * 64 * row + inside, 0, 1024),
-                                ptx::matrix_descriptor(k + half * keys * row + inside, 0, 1024), step > 0);
+    const int column = step / 4, inside = step % 4 * 32;
+    ptx::Wgmma<T, keys>::shared(scores, ptx::matrix_descriptor(q + column * of_q.column + inside, 0, of_q.eight_rows),
+                                ptx::matrix_descriptor(k + column * of_keys.column + inside, 0, of_keys.eight_rows), step > 0);
   }
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
@@ -65,7 +75,7 @@ __device__ __forceinline__ void products(const Params& p) {
   for (int step = 0; step < keys / 16; ++step) {
     const float* s = scores + step * 8;
     const uint32_t a[4] = {ptx::pack<T>(s[0], s[1]), ptx::pack<T>(s[2], s[3]), ptx::pack<T>(s[4], s[5]), ptx::pack<T>(s[6], s[7])};
-    ptx::Wgmma<T, dim>::registers(out, a, ptx::matrix_descriptor(v + step * 16 * row, keys * row, 1024), step > 0);
+    ptx::Wgmma<T, dim>::registers(out, a, ptx::matrix_descriptor(v + step * 2 * of_keys.eight_rows, of_keys.column, of_keys.eight_rows), step > 0);
   }
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();

@@ -107,12 +107,12 @@ int cuStreamSynchronize(void *stream) { return ASK(synchronize, NULL, 0, NULL, N
 int cuTensorMapEncodeTiled(void *result, int type, unsigned rank, uint64_t base, const uint64_t *dims, const uint64_t *strides,
                            const unsigned *box, const unsigned *steps, int interleave, int swizzle, int l2, int fill) {
   uint64_t all[15] = {base};
-  if (type != 1 || rank != 4 || (uintptr_t)result % 64 || interleave || swizzle != 3 || l2 != 2 || fill) return 1;
-  for (int i = 0; i < 4; i++) {
+  if (type != 1 || rank != 5 || (uintptr_t)result % 64 || interleave || swizzle != 3 || l2 != 2 || fill) return 1;
+  for (int i = 0; i < 5; i++) {
     if (steps[i] != 1) return 1;
     all[1 + i] = dims[i];
-    all[8 + i] = box[i];
-    if (i < 3) all[5 + i] = strides[i];
+    all[10 + i] = box[i];
+    if (i < 4) all[6 + i] = strides[i];
   }
   return ASK(map, all, sizeof all, NULL, result, 0);
 }

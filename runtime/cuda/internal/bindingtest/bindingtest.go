@@ -134,10 +134,10 @@ func calls(l *device.Library) []call {
 		{func() device.Code { return l.EventRecord(0xcc, 0x99) }, "cuEventRecord 0xcc 0x99", nil, nil},
 		{func() device.Code { return l.EventElapsedTime(&f32, 0xcc, 0xdd) }, "cuEventElapsedTime 0xcc 0xdd", func() any { return f32 }, float32(2.5)},
 		{func() device.Code {
-			return l.TensorMapEncode(&device.TensorMap{Map: tensorMap, DataType: 1, Rank: 4, Base: high,
-				Dims: [4]uint64{1 << 40, 2, 3, 4}, Strides: [3]uint64{5, 1 << 38, 7}, Box: [4]uint32{8, 9, 10, 11},
-				ElementStrides: [4]uint32{12, 13, 14, 15}, Interleave: 16, Swizzle: 17, L2Promotion: 18, OutOfBounds: 19})
-		}, "cuTensorMapEncodeTiled aligned 1 4 0xfedcba9876543210 dims 1099511627776 2 3 4 strides 5 274877906944 7 " +
-			"box 8 9 10 11 steps 12 13 14 15 16 17 18 19", func() any { return string(tensorMap[:4]) }, "map!"},
+			return l.TensorMapEncode(&device.TensorMap{Map: tensorMap, DataType: 1, Rank: 5, Base: high,
+				Dims: [5]uint64{1 << 40, 2, 3, 4, 5}, Strides: [4]uint64{6, 1 << 38, 7, 8}, Box: [5]uint32{9, 10, 11, 12, 13},
+				ElementStrides: [5]uint32{14, 15, 16, 17, 18}, Interleave: 19, Swizzle: 20, L2Promotion: 21, OutOfBounds: 22})
+		}, "cuTensorMapEncodeTiled aligned 1 5 0xfedcba9876543210 dims 1099511627776 2 3 4 5 strides 6 274877906944 7 8 " +
+			"box 9 10 11 12 13 steps 14 15 16 17 18 19 20 21 22", func() any { return string(tensorMap[:4]) }, "map!"},
 	}
 }

@@ -303,7 +303,9 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-var boxes = cuda.TensorMap{Base: 1 << 12, Dims: [4]int64{128, 8, 16, 1000}, Strides: [3]int64{256, 4096, 32768}, Box: [4]int{64, 1, 16, 4}}
+var boxes = cuda.TensorMap{
+	Base: 1 << 12, Dims: [5]int64{64, 8, 16, 2, 1000}, Strides: [4]int64{2048, 128, 16384, 32768}, Box: [5]int{64, 8, 16, 2, 4},
+}
 
 func TestTensorMap(t *testing.T) {
 	f := newFake()
@@ -317,15 +319,15 @@ func TestTensorMap(t *testing.T) {
 		t.Errorf("map at %p", m.Map)
 	}
 	m.Map = nil
-	want := TensorMap{DataType: 1, Rank: 4, Base: 1 << 12, Dims: [4]uint64{128, 8, 16, 1000}, Strides: [3]uint64{256, 4096, 32768},
-		Box: [4]uint32{64, 1, 16, 4}, ElementStrides: [4]uint32{1, 1, 1, 1}, Swizzle: 3, L2Promotion: 2}
+	want := TensorMap{DataType: 1, Rank: 5, Base: 1 << 12, Dims: [5]uint64{64, 8, 16, 2, 1000}, Strides: [4]uint64{2048, 128, 16384, 32768},
+		Box: [5]uint32{64, 8, 16, 2, 4}, ElementStrides: [5]uint32{1, 1, 1, 1, 1}, Swizzle: 3, L2Promotion: 2}
 	if m != want {
 		t.Errorf("asked for %+v, want %+v", m, want)
 	}
 	for _, box := range []int{0, -1, 257} {
 		bad := boxes
-		bad.Box[2] = box
-		if _, err := d.EncodeTensorMap(bad); err == nil || !strings.Contains(err.Error(), "cuTensorMapEncodeTiled: tensor map: the box has "+strconv.Itoa(box)+" elements of dimension 2; ") {
+		bad.Box[4] = box
+		if _, err := d.EncodeTensorMap(bad); err == nil || !strings.Contains(err.Error(), "cuTensorMapEncodeTiled: tensor map: the box has "+strconv.Itoa(box)+" elements of dimension 4; ") {
 			t.Errorf("box of %d: error %v", box, err)
 		}
 	}

@@ -134,8 +134,13 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *m, CUtensorMapDataType type, cuuint
                                 CUtensorMapFloatOOBfill fill) {
   memcpy(m, "map!", 4);
   note("cuTensorMapEncodeTiled %s %d %u %p", (size_t)m % 64 ? "crooked" : "aligned", (int)type, rank, base);
-  note(" dims %llu %llu %llu %llu", (unsigned long long)dims[0], (unsigned long long)dims[1], (unsigned long long)dims[2], (unsigned long long)dims[3]);
-  note(" strides %llu %llu %llu", (unsigned long long)strides[0], (unsigned long long)strides[1], (unsigned long long)strides[2]);
-  note(" box %u %u %u %u steps %u %u %u %u", box[0], box[1], box[2], box[3], steps[0], steps[1], steps[2], steps[3]);
+  note(" dims");
+  for (cuuint32_t i = 0; i < rank; i++) note(" %llu", (unsigned long long)dims[i]);
+  note(" strides");
+  for (cuuint32_t i = 0; i + 1 < rank; i++) note(" %llu", (unsigned long long)strides[i]);
+  note(" box");
+  for (cuuint32_t i = 0; i < rank; i++) note(" %u", box[i]);
+  note(" steps");
+  for (cuuint32_t i = 0; i < rank; i++) note(" %u", steps[i]);
   return note(" %d %d %d %d", (int)interleave, (int)swizzle, (int)l2, (int)fill);
 }
