@@ -32,12 +32,12 @@ __device__ __forceinline__ void store_result(WarpResult<Config>& result, const A
     }
 }
 
-// A lane of merge_warps has a row's columns 32 i + 4 (lane % 8) and the three behind it, and
-// so a warp four rows.
-constexpr int merged_rows = 4;
+// A warp of merge_warps has four rows at a time. Of its row, a lane has columns
+// 32 i + 4 (lane % row_lanes) and the three behind it.
+constexpr int merged_rows = 4, row_lanes = 32 / merged_rows;
 template <class Config>
 struct MergedRow {
-  static constexpr int chunks = Config::v_head_dim / 32;
+  static constexpr int chunks = Config::v_head_dim / (4 * row_lanes);
   float4 chunk[chunks];
 
   __device__ __forceinline__ void scale(float factor) {
@@ -74,13 +74,13 @@ __device__ __forceinline__ void fold_row(const AttendParams& params, const Item&
   auto output_of = [&](int level) {
     float* vector = level < kept.levels ? kept.memory + (level * rows + row) * dim
                                         : static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item, kv_head, row, level) * dim;
-    return reinterpret_cast<float4*>(vector) + lane % 8;
+    return reinterpret_cast<float4*>(vector) + lane % row_lanes;
   };
   const int above = for_each_level(part, [&](int level) {
     MergedRow<Config> before;
 #pragma unroll
-    for (int i = 0; i < chunks; ++i) before.chunk[i] = output_of(level)[8 * i];
-    const Fold by = fold_of(ptx::shuffle(lane % 8 == 0 ? *lse_of(level) : 0.f, lane & ~7), lse);
+    for (int i = 0; i < chunks; ++i) before.chunk[i] = output_of(level)[row_lanes * i];
+    const Fold by = fold_of(ptx::shuffle(lane % row_lanes == 0 ? *lse_of(level) : 0.f, lane / row_lanes * row_lanes), lse);
     lse = by.lse;
 #pragma unroll
     for (int i = 0; i < chunks; ++i) {
@@ -89,9 +89,9 @@ __device__ __forceinline__ void fold_row(const AttendParams& params, const Item&
     }
   });
   if (part.last || !exists) return;
-  if (lane % 8 == 0) *lse_of(above) = lse;
+  if (lane % row_lanes == 0) *lse_of(above) = lse;
 #pragma unroll
-  for (int i = 0; i < chunks; ++i) output_of(above)[8 * i] = output.chunk[i];
+  for (int i = 0; i < chunks; ++i) output_of(above)[row_lanes * i] = output.chunk[i];
 }
 
 // Merges the results that Warps warps have of a part: four rows at a time, of those the
@@ -102,8 +102,8 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
                                             const WarpResult<Config>* results, float scale_log2, int first_fours, int step, int lane) {
   constexpr int chunks = MergedRow<Config>::chunks;
   for (int first = merged_rows * first_fours; first < rows; first += merged_rows * step) {
-    const bool exists = first + lane / 8 < rows;
-    const int row = exists ? first + lane / 8 : first;
+    const bool exists = first + lane / row_lanes < rows;
+    const int row = exists ? first + lane / row_lanes : first;
     float maximum = -ptx::infinity(), sum = 0.f;
     MergedRow<Config> output = {};
 #pragma unroll
@@ -116,7 +116,7 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
       sum = ptx::multiply_add(result.sum[row], weight, sum);
 #pragma unroll
       for (int i = 0; i < chunks; ++i) {
-        output.chunk[i] = multiply_add(*reinterpret_cast<const float4*>(&result.output[row][32 * i + 4 * (lane % 8)]), weight, output.chunk[i]);
+        output.chunk[i] = multiply_add(*reinterpret_cast<const float4*>(&result.output[row][4 * (row_lanes * i + lane % row_lanes)]), weight, output.chunk[i]);
       }
     }
     const RowResult r = row_result<Config>(params, item, kv_head, row);
@@ -128,10 +128,10 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
       output.scale(folded_row_normaliser<Config>(params, item, kv_head, row, lse));
     }
     if (!exists) continue;
-    if (lane % 8 == 0) store_log_sum_exp(params, item, r, lse);
+    if (lane % row_lanes == 0) store_log_sum_exp(params, item, r, lse);
 #pragma unroll
     for (int i = 0; i < chunks; ++i) {
-      const int column = 32 * i + 4 * (lane % 8);
+      const int column = 4 * (row_lanes * i + lane % row_lanes);
       const float4& x = output.chunk[i];
       if (is_final(item)) {
         using Element = typename Config::Element;
