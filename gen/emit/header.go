@@ -136,8 +136,14 @@ func writeKernels(b *strings.Builder, s spec.Spec, kernels []Kernel, prefix stri
 			grid = fmt.Sprintf(grid, k.Plan.Warps)
 		}
 		if tiled(k.Plan.Kind) && k.Plan.Family == plan.SM90 {
+			token, blocks, pages := "dim * kv_heads", "kv_heads * dim / 64", "pages"
+			if s.Cache.Layout == spec.HND {
+				token, blocks, pages = "dim", "dim / 64", "pages * kv_heads"
+			}
 			grid = fmt.Sprintf("(blocks, 1): one block a\n// multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,\n"+
-				"// with 128-byte swizzle: dimensions (dim, page size, KV heads, pages), boxes (64, %d, 1, 1)", min(s.Cache.PageSize, k.Plan.Keys))
+				"// with 128-byte swizzle: dimensions (64, 8, %s, %d, %s), strides of\n"+
+				"// (1, %s, 64, 8 * %[4]s, %d * %[4]s) elements, boxes (64, 8, dim / 64, %[6]d, 1)",
+				blocks, s.Cache.PageSize/8, pages, token, s.Cache.PageSize, min(s.Cache.PageSize, k.Plan.Keys)/8)
 		}
 		fmt.Fprintf(b, "\n// %s %s.\n// Takes Kgen%s; the grid is %s.\n", k.Plan.Kind, about[k.Plan.Kind], bodies[k.Plan.Kind].params, grid)
 		if chosenOnly(k) {

@@ -99,7 +99,7 @@ func first(s spec.Spec, kind spec.Kind, target spec.Target, family Family) (Plan
 
 // withoutSM90 says why a kind can't be of family sm90; "" where it can.
 func withoutSM90(s spec.Spec, kind spec.Kind) string {
-	const smallestPage = 8 // rows of a swizzle's pattern
+	const smallestPage = 8 // tokens of a tile's block; other pages, which are powers of two, are whole blocks
 	switch {
 	case s.Cache.PageSize < smallestPage:
 		return fmt.Sprintf("TMA copies pages of %d tokens and more, not %d", smallestPage, s.Cache.PageSize)
