@@ -42,6 +42,7 @@ func TestOnEmulator(t *testing.T) {
 		{"tiny", 9, 0, ".sm_90a.cubin", []vendoring.Lang{vendoring.C, vendoring.Go}, ""},
 		{"tiny", 9, 0, ".sm_90a.cubin", []vendoring.Lang{vendoring.C, vendoring.Go}, "GPU A"},
 		{"odd", 9, 0, ".sm_90a.cubin", []vendoring.Lang{vendoring.C, vendoring.Go}, ""},
+		{"wide", 9, 0, ".sm_90a.cubin", []vendoring.Lang{vendoring.C, vendoring.Go}, ""},
 		{"plain", 8, 7, ".sm_80.cubin", []vendoring.Lang{vendoring.C, vendoring.Go}, ""},
 		{"one", 8, 0, ".sm_80.cubin", []vendoring.Lang{vendoring.C}, ""},
 	}

@@ -31,6 +31,12 @@ masks: {window: 64, sink_tokens: 4, sink_logits: true, soft_cap: 30}
 kernels: [append, decode, merge, materialise]
 targets: [sm_90a]
 `,
+	"wide": `
+rope: {type: default, theta: 10000, max_position: 4096}
+cache: {page_size: 16, layout: nhd, encoding: segment}
+kernels: [append, decode, merge]
+targets: [sm_90a]
+`,
 	"plain": `
 rope: {type: none}
 cache: {page_size: 16, layout: hnd, encoding: raw}
@@ -47,11 +53,14 @@ targets: [sm_80]
 
 func parse(t testing.TB, name string) spec.Spec {
 	t.Helper()
-	dtype := "bf16"
-	if name == "odd" {
-		dtype = "fp16"
+	dtype, dims := "bf16", "head_dim: 64"
+	switch name {
+	case "odd":
+		dtype, dims = "fp16", "head_dim: 128, v_head_dim: 64"
+	case "wide":
+		dims = "head_dim: 128"
 	}
-	s, err := spec.Parse(name+".yaml", []byte("name: "+name+"\nmodel: {query_heads: 4, kv_heads: 2, head_dim: 64, dtype: "+dtype+"}\n"+specs[name]))
+	s, err := spec.Parse(name+".yaml", []byte("name: "+name+"\nmodel: {query_heads: 4, kv_heads: 2, "+dims+", dtype: "+dtype+"}\n"+specs[name]))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -276,7 +276,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     };
     auto start_scores = [&]() {
       start_query_times_keys<Element, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
-                                                                            ptx::shared_address(shared.key[key.stage].bytes));
+                                                              ptx::shared_address(shared.key[key.stage].bytes));
     };
     auto start_outputs = [&]() { start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
     bool masked, begins_part;  // the tile that take_keys gave

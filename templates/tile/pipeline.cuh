@@ -208,7 +208,8 @@ __device__ __forceinline__ TileCopies look_up(const AttendParams& params, const 
 // Starts a tile's copies of K or V, Dim elements a token; rows of the target that no
 // page has are left as they are. All lanes.
 template <class Config, int Dim>
-__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const TileCopies& copies, int kv_head, int kv_heads) {
+__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const TileCopies& copies, int kv_head,
+                                          int kv_heads) {
   using Tile = ColumnTile<Config::keys, Dim>;
   const uint32_t bytes = ptx::shared_address(target.bytes);
   const KeyTile& tile = copies.tile;
