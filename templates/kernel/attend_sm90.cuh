@@ -115,11 +115,6 @@ constexpr int rotator_threads = 32 * Config::rotators;
 template <class Config>
 constexpr int rotated_heads = Config::rows > 128 ? 1 : Config::v_head_dim > 128 ? 2 : 4;
 
-template <class Config>
-__device__ __forceinline__ unsigned char* query_chunk(AttendSm90Shared<Config>& shared, int stage, int row, int chunk) {
-  return shared.query[stage].bytes + ColumnTile<Config::rows, Config::head_dim>::byte(row, chunk);
-}
-
 #if KGEN_ROTATED_KEYS
 // Each tile of keys, between its copy and its use; and an item's queries ahead of its
 // keys, or of the run's that they are rotated for. The first of all are the consumers' own
@@ -135,9 +130,8 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
   auto publish_queries = [&](const Work& work, const KeyTile& tile) {
     ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
     if (!first && tile.exists()) {
-      rotate_query<Config, Config::rows, rotator_threads<Config>, 4>(
-          query_rows<Config>(params, pointer<Item>(params.items)[work.item], work.kv_head), rope, rotation_base(tile), params.rope_scale, 0, thread,
-          [&](int row, int chunk, uint4 elements) { ptx::store_16(query_chunk(shared, query.stage, row, chunk), elements); });
+      rotate_query<Config, rotator_threads<Config>, 4>(query_rows<Config>(params, pointer<Item>(params.items)[work.item], work.kv_head), rope,
+                                                       rotation_base(tile), params.rope_scale, thread, shared.query[query.stage]);
       ptx::fence_async_shared();
     }
     first = false;
@@ -188,9 +182,8 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     for (;;) {
       ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
       if (!first && tile.exists()) {
-        rotate_query<Config, Config::rows, rotator_threads<Config>, rotated_heads<Config>>(
-            rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, thread,
-            [&](int row, int chunk, uint4 elements) { ptx::store_16(query_chunk(shared, query.stage, row, chunk), elements); });
+        rotate_query<Config, rotator_threads<Config>, rotated_heads<Config>>(rows, pointer<float>(params.rope), rotation_base(tile),
+                                                                             params.rope_scale, thread, shared.query[query.stage]);
         ptx::fence_async_shared();
       }
       first = false;
@@ -213,8 +206,8 @@ __device__ __forceinline__ void rotate_first_queries(const AttendParams& params,
   const Item& item = pointer<Item>(params.items)[work.item];
   const KeyTile tile = first_tile(params, item.run_begin, item.run_end);
   if (!tile.exists()) return;
-  rotate_query<Config, Config::rows, Threads, 4>(query_rows<Config>(params, item, work.kv_head), pointer<float>(params.rope),
-                                                 rotation_base(tile), params.rope_scale, 0, thread, [&](int row, int chunk, uint4 elements) { ptx::store_16(query_chunk(shared, 0, row, chunk), elements); });
+  rotate_query<Config, Threads, 4>(query_rows<Config>(params, item, work.kv_head), pointer<float>(params.rope), rotation_base(tile),
+                                   params.rope_scale, thread, shared.query[0]);
   ptx::fence_async_shared();
   ptx::named_barrier_sync(1, Threads);
 }
@@ -316,7 +309,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // others stay as they are: no row's result depends on another's.
     auto weigh_again = [&](int stage, float (&added)[2]) {
       query_times_keys<Element, Config::head_dim, 1>(scores, shared.query[query.stage], first_row(), shared.key[stage], lane);
-      mask(read_tile(shared.tile[stage], lane), shared.masked[stage]);
+      mask(read_tile(shared.tile[stage], lane), ptx::shuffle(lane == 0 ? shared.masked[stage] : 0, 0));
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float most = ptx::maximum(added[h], ptx::shuffle_xor(added[h], 1));
@@ -424,7 +417,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ends = fold_rows<Config>(params, item, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), warp_row, ptx::here(lane));
     }
     store_rows<Config, 1>(params, item, kv_head, output, ends, warp_row, lane,
-                          [&](int row, int chunk) { return query_chunk(shared, query.stage, row, chunk); });
+                          [&](int row, int chunk) { return shared.query[query.stage].bytes + shared.query[0].byte(row, chunk); });
     ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
     query.advance();
   }

@@ -120,10 +120,7 @@ __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, De
         if (!needs_rotation(base, tile)) continue;
         base = rotation_base(tile);
         wait_for_stage(shared.query_free[place.stage], place.parity ^ 1);
-        unsigned char* target = shared.query[place.stage].bytes;
-        rotate_query<Config, Config::rows, 32, 4>(rows, pointer<float>(params.rope), base, params.rope_scale, 0, lane, [&](int row, int chunk, uint4 elements) {
-          ptx::store_16(target + tile_byte<Config::head_dim>(row, chunk), elements);
-        });
+        rotate_query<Config, 32, 4>(rows, pointer<float>(params.rope), base, params.rope_scale, lane, shared.query[place.stage]);
         ptx::barrier_arrive(ptx::shared_address(&shared.query_full[place.stage]));
         place.advance();
       }

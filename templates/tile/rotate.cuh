@@ -163,19 +163,17 @@ struct QueryRows {
 #endif
 };
 
-// Rotates the query rows [first_row, first_row + Rows) of a tile, first_row a multiple of
-// Rows, for runs of the given base and hands each chunk to store(row, chunk, elements); rows
-// that do not exist become those of the item's first token. A thread takes one unit of one
-// token, for all heads: they share the angles.
-template <class Config, int Rows, int Threads, int HeadsAtATime, class Store>
-__device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int first_row,
-                                             int thread, Store store) {
+// Rotates queries for runs of the given base and puts them into a tile; rows that do not
+// exist become those of the item's first token. A thread takes one unit of one token, for
+// all heads: they share the angles.
+template <class Config, int Threads, int HeadsAtATime, class Tile>
+__device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, Tile& target) {
   using Units = RotationUnits<Config>;
-  constexpr int group = Config::group;
-  constexpr bool whole_tokens = Rows % group == 0;
-  const int first_token = first_row / group, tokens = whole_tokens ? Rows / group : (first_row + Rows - 1) / group + 1 - first_token;
-  for (int i = thread; i < tokens * Units::count; i += Threads) {
-    const int token = first_token + i / Units::count, unit = i % Units::count;
+  constexpr int group = Config::group, tokens = (Config::rows - 1) / group + 1;
+  constexpr bool whole_tokens = Config::rows % group == 0;
+  // Where the threads are whole tokens', a thread keeps its unit.
+  int unit = thread % Units::count;
+  for (int token = thread / Units::count; token < tokens;) {
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
     const int source_token = token * group < rows.count ? token : 0;
     const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
@@ -200,19 +198,22 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
         second[h] = ptx::load_16(head + second_chunk);
       }
 #if KGEN_ROPE
-      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, factor);
+      // Of whole heads the factor is in the scores' scale.
+      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, Units::passed == 0 ? 1.f : factor);
 #endif
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
-        const int row = token * group + first_head + h;
-        if (!whole_tokens && (row < first_row || row >= first_row + Rows)) continue;
+        const int row = token * group, head = first_head + h;
+        if (!whole_tokens && row + head >= Config::rows) continue;
 #if KGEN_ROPE
         if (rotated) rotate_chunks<Config>(first[h], second[h], angles);
 #endif
-        store(row, a, first[h]);
-        store(row, b, second[h]);
+        ptx::store_16(target.bytes + byte_below<Tile, group>(row, head, a), first[h]);
+        ptx::store_16(target.bytes + byte_below<Tile, group>(row, head, b), second[h]);
       }
     }
+    token += Threads / Units::count, unit += Threads % Units::count;
+    if (Threads % Units::count != 0 && unit >= Units::count) ++token, unit -= Units::count;
   }
 }
 

@@ -16,6 +16,15 @@ __device__ __forceinline__ int tile_byte(int row, int chunk) {
   return row * (Dim * 2) + ((chunk ^ (row & 7)) * chunk_bytes);
 }
 
+// That of a row `below` further, which takes an instruction or two: of every Aligned rows,
+// a power of two, the first is `row`, so that the exclusive-or of one is that of the other
+// and of `below`.
+template <class Tile, int Aligned>
+__device__ __forceinline__ int byte_below(int row, int below, int chunk) {
+  if constexpr (Aligned % 8 != 0 && 8 % Aligned != 0) return Tile::byte(row + below, chunk);
+  return (Tile::byte(row, chunk) ^ (below % 8 * chunk_bytes)) + Tile::byte(below, below % 8);
+}
+
 template <int Rows, int Dim>
 struct alignas(256) SharedTile {
   static constexpr int row_bytes = Dim * 2;
