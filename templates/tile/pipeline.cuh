@@ -1,8 +1,7 @@
 // The stages that tensor copies fill and warps empty (sm90).
 #pragma once
 #include "../ptx/sm90.cuh"
-#include "key_tile.cuh"
-#include "shared_tile.cuh"
+#include "item.cuh"
 
 namespace kgen {
 

@@ -1,0 +1,72 @@
+// The warps of an attend kernel of family sm90 that copy K and V.
+#pragma once
+#include "attend_shared.cuh"
+
+namespace kgen {
+
+// Copies keys when their stage is free, and publishes what the tile is.
+template <class Config>
+struct KeyCopier {
+  const AttendParams& params;
+  AttendSm90Shared<Config>& shared;
+  int lane;
+  RingPlace<AttendSm90Shared<Config>::key_stages> place;
+
+  __device__ __forceinline__ void copy(const TileOfItem& t) {
+    const KeyTile& tile = t.copies.tile;
+    wait_for_stage(shared.key_free[place.stage], place.parity ^ 1);
+    const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
+    if (lane == 0) {
+      shared.tile[place.stage] = tile, shared.masked[place.stage] = needs_mask<Config, Config::keys>(tile, t.q_index);
+      shared.begins_part[place.stage] = t.begins_part;
+      ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::head_dim>(tile));
+    }
+    ptx::sync_warp();
+    copy_tile<Config>(shared.key[place.stage], params.k_map, full, t.copies, t.kv_head, params.kv_heads);
+    place.advance();
+  }
+};
+
+template <class Config>
+struct ValueCopier {
+  const AttendParams& params;
+  AttendSm90Shared<Config>& shared;
+  int lane;
+  RingPlace<Config::stages> place;
+
+  __device__ __forceinline__ void copy(const TileOfItem& t) {
+    wait_for_stage(shared.value_free[place.stage], place.parity ^ 1);
+    const uint32_t full = ptx::shared_address(&shared.value_full[place.stage]);
+    if (lane == 0) ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::v_head_dim>(t.copies.tile));
+    ptx::sync_warp();
+    copy_tile<Config>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head, params.kv_heads);
+    place.advance();
+  }
+};
+
+// One warp for both. A tile's values are copied behind the keys of the next: consumers let
+// go of a value stage in the middle of the softmax at whose end they let go of the stage of
+// the keys after those, and never do copies that could start wait behind ones that can't.
+template <class Config>
+__device__ __forceinline__ void produce_keys_and_values(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane) {
+  constexpr int key_stages = AttendSm90Shared<Config>::key_stages, behind = key_stages - Config::stages;
+  KeyCopier<Config> keys = {params, shared, lane};
+  ValueCopier<Config> values = {params, shared, lane};
+  TileOfItem waiting[behind];  // for their values
+#pragma unroll
+  for (int i = 0; i < behind; ++i) waiting[i].copies.tile.run = -1;
+  auto copy_oldest = [&](const TileOfItem& newest) {
+    if (waiting[0].copies.tile.exists()) values.copy(waiting[0]);
+#pragma unroll
+    for (int i = 0; i + 1 < behind; ++i) waiting[i] = waiting[i + 1];
+    waiting[behind - 1] = newest;
+  };
+  for_each_tile<Config, key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) {
+    keys.copy(t);
+    copy_oldest(t);
+  });
+#pragma unroll
+  for (int i = 0; i < behind; ++i) copy_oldest(waiting[behind - 1]);
+}
+
+}  // namespace kgen

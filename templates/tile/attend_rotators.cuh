@@ -1,0 +1,111 @@
+// The warps of an attend kernel of family sm90 that rotate queries and raw keys.
+#pragma once
+#include "attend_shared.cuh"
+
+namespace kgen {
+
+template <class Config>
+constexpr int rotator_threads = 32 * Config::rotators;
+
+// Of queries, a rotator takes as many heads at a time as it has registers for.
+template <class Config>
+constexpr int rotated_heads = Config::rows > 128 ? 1 : Config::v_head_dim > 128 ? 2 : 4;
+
+#if KGEN_ROTATED_KEYS
+// Each tile of keys, between its copy and its use; and an item's queries ahead of its
+// keys, or of the run's that they are rotated for. The first of all are the consumers' own
+// work.
+template <class Config>
+__device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
+  const float* rope = pointer<float>(params.rope);
+  const int lane = thread % 32;
+  KeyRotator<Config, Config::rotators> rotator = {rope, shared.high, thread / 32, lane};
+  RingPlace<Config::queries> query;
+  RingPlace<AttendSm90Shared<Config>::key_stages> key;
+  bool first = true;
+  auto publish_queries = [&](const Work& work, const KeyTile& tile) {
+    ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
+    if (!first && tile.exists()) {
+      rotate_query<Config, rotator_threads<Config>, 4>(query_rows<Config>(params, pointer<Item>(params.items)[work.item], work.kv_head), rope,
+                                                       rotation_base(tile), params.rope_scale, thread, shared.query[query.stage]);
+      ptx::fence_async_shared();
+    }
+    first = false;
+    ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage]));
+    query.advance();
+    rotator.load_low_terms();  // anew: queries take the registers
+  };
+  auto wait_for_keys = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity); };
+  auto publish_keys = [&]() {
+    ptx::fence_async_shared();
+    ptx::sync_warp();
+    if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&shared.key_rotated[key.stage]));
+    key.advance();
+  };
+  WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, lane};
+  for (Work work = first_work(params); work.exists(); work = works.next(params)) {
+    const Item& item = pointer<Item>(params.items)[work.item];
+    KeyTile tile = first_tile(params, item.run_begin, item.run_end);
+    rotator.start(tile);
+    publish_queries(work, tile);
+    int base = rotation_base(tile);  // that the queries are rotated for
+    while (tile.exists()) {
+      const KeyTile now = tile;
+      tile = tile_after<Config::keys>(params, tile, item.run_end);
+      wait_for_keys();
+      rotator.rotate(shared.key[key.stage], first_key_position(now), tile);
+      publish_keys();
+      // Behind the keys: consumers let go of the queries before only when they have these.
+      if (needs_rotation(base, now)) publish_queries(work, now);
+      base = rotation_base(now);
+    }
+    wait_for_keys();  // the tile that does not exist
+    publish_keys();
+  }
+}
+#else
+// Publishes each item's queries, once for each run that needs a rotation of its own.
+// The first of all are the consumers' own work.
+template <class Config>
+__device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
+  RingPlace<Config::queries> query;
+  WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
+  bool first = true;
+  for (Work work = first_work(params); work.exists(); work = works.next(params)) {
+    const Item& item = pointer<Item>(params.items)[work.item];
+    const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
+    KeyTile tile = first_tile(params, item.run_begin, item.run_end);
+    for (;;) {
+      ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
+      if (!first && tile.exists()) {
+        rotate_query<Config, rotator_threads<Config>, rotated_heads<Config>>(rows, pointer<float>(params.rope), rotation_base(tile),
+                                                                             params.rope_scale, thread, shared.query[query.stage]);
+        ptx::fence_async_shared();
+      }
+      first = false;
+      ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage]));
+      query.advance();
+      if (!tile.exists()) break;  // an item without keys: a place for its outputs
+      tile = next_rotation(params, tile, item.run_end);
+      if (!tile.exists()) break;
+    }
+  }
+}
+#endif
+
+// The block's first queries: nothing can start before they are there, and the
+// consumers are idle until then, so all of them take a share.
+template <class Config, int Threads>
+__device__ __forceinline__ void rotate_first_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
+  const Work work = first_work(params);
+  if (!work.exists()) return;
+  const Item& item = pointer<Item>(params.items)[work.item];
+  const KeyTile tile = first_tile(params, item.run_begin, item.run_end);
+  if (!tile.exists()) return;
+  rotate_query<Config, Threads, 4>(query_rows<Config>(params, item, work.kv_head), pointer<float>(params.rope), rotation_base(tile),
+                                   params.rope_scale, thread, shared.query[0]);
+  ptx::fence_async_shared();
+  ptx::named_barrier_sync(1, Threads);
+}
+
+}  // namespace kgen

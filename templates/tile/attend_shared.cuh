@@ -1,0 +1,37 @@
+// What the warps of an attend kernel of family sm90 have in common.
+#pragma once
+#include "pipeline.cuh"
+#if KGEN_ROTATED_KEYS
+#include "key_rotator.cuh"
+#endif
+
+namespace kgen {
+
+template <class Config>
+struct AttendSm90Shared {
+  // One more than of values: keys are held until their weights are known to be right, and raw
+  // ones are rotated first.
+  static constexpr int key_stages = Config::stages + 1;
+  using Works = WorkRing<3 + 2 * Config::rows / 32>;  // all warps but the finder
+
+  // Queries rotated for one run each; the last of an item is also where its outputs
+  // are gathered.
+  ColumnTile<Config::rows, Config::head_dim> query[Config::queries];
+  ColumnTile<Config::keys, Config::head_dim> key[key_stages];
+  ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
+#if KGEN_ROTATED_KEYS
+  HighTerms<Config> high;
+#endif
+  int masked[key_stages];       // whether some row may not see some of the stage's keys
+  int begins_part[key_stages];  // whether they are a further part's first
+  KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
+  alignas(8) Works works;
+  unsigned long long query_full[Config::queries], query_free[Config::queries];
+  unsigned long long key_full[key_stages], key_free[key_stages];
+#if KGEN_ROTATED_KEYS
+  unsigned long long key_rotated[key_stages];
+#endif
+  unsigned long long value_full[Config::stages], value_free[Config::stages];
+};
+
+}  // namespace kgen
