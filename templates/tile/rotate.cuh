@@ -171,9 +171,8 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
   using Units = RotationUnits<Config>;
   constexpr int group = Config::group, tokens = (Config::rows - 1) / group + 1;
   constexpr bool whole_tokens = Config::rows % group == 0;
-  // Where the threads are whole tokens', a thread keeps its unit.
-  int unit = thread % Units::count;
-  for (int token = thread / Units::count; token < tokens;) {
+  for (int i = thread; i < tokens * Units::count; i += Threads) {
+    const int token = i / Units::count, unit = i % Units::count;
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
     const int source_token = token * group < rows.count ? token : 0;
     const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
@@ -212,8 +211,6 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
         ptx::store_16(target.bytes + byte_below<Tile, group>(row, head, b), second[h]);
       }
     }
-    token += Threads / Units::count, unit += Threads % Units::count;
-    if (Threads % Units::count != 0 && unit >= Units::count) ++token, unit -= Units::count;
   }
 }
 
