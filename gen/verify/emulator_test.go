@@ -137,9 +137,9 @@ func TestGeneratedKernelsSM90(t *testing.T) {
 	}
 }
 
-// Pages of one block of a tile and of several tiles, in either layout.
+// Pages of one block of a tile and of several tiles, and heads that have pages of their own.
 func TestGeneratedKernelsPagesSM90(t *testing.T) {
-	for _, c := range []spec.Cache{{PageSize: 8, Layout: spec.HND}, {PageSize: 256, Layout: spec.HND}, {PageSize: 8, Layout: spec.NHD}, {PageSize: 256, Layout: spec.NHD}} {
+	for _, c := range []spec.Cache{{PageSize: 8, Layout: spec.HND}, {PageSize: 256, Layout: spec.HND}, {PageSize: 256, Layout: spec.NHD}} {
 		t.Run(fmt.Sprintf("%s %d", c.Layout, c.PageSize), func(t *testing.T) {
 			dev := emulator(t, 5)
 			s := emulated(t, func(s *spec.Spec) {
@@ -152,7 +152,7 @@ func TestGeneratedKernelsPagesSM90(t *testing.T) {
 				t.Fatalf("decode is of family %s, %v", p.Family, err)
 			}
 			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{
-				Kinds: []spec.Kind{spec.Extend, spec.Decode}, Encodings: []spec.Encoding{spec.Raw}, Cases: 4, Seed: 1,
+				Kinds: []spec.Kind{spec.Extend, spec.Decode}, Encodings: []spec.Encoding{spec.Raw}, Cases: 2, Seed: 1,
 			})
 			if err != nil {
 				t.Fatal(err)
