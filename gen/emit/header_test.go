@@ -78,7 +78,7 @@ func TestHeaderMaps(t *testing.T) {
 		want   string
 	}{
 		{spec.NHD, 16, "dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of\n" +
-			"// (1, dim * kv_heads, 64, 8 * dim * kv_heads, 16 * dim * kv_heads) elements, boxes (64, 8, dim / 64, 2, 1)."},
+			"// (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1)."},
 		{spec.HND, 256, "dimensions (64, 8, dim / 64, 32, pages * kv_heads), strides of\n" +
 			"// (1, dim, 64, 8 * dim, 256 * dim) elements, boxes (64, 8, dim / 64, 16, 1)."},
 	} {
