@@ -136,7 +136,7 @@ func writeKernels(b *strings.Builder, s spec.Spec, kernels []Kernel, prefix stri
 			grid = fmt.Sprintf(grid, k.Plan.Warps)
 		}
 		if tiled(k.Plan.Kind) && k.Plan.Family == plan.SM90 {
-			token, blocks, pages := "dim * kv_heads", "kv_heads * dim / 64", "pages"
+			token, blocks, pages := "kv_heads * dim", "kv_heads * dim / 64", "pages"
 			if s.Cache.Layout == spec.HND {
 				token, blocks, pages = "dim", "dim / 64", "pages * kv_heads"
 			}

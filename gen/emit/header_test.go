@@ -4,7 +4,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/kgen-project/kgen/gen/plan"
+	"github.com/kgen-project/kgen/gen/spec"
 )
 
 // TestHeaderCompiles holds that C11 and C++ compilers take the header, find
@@ -61,6 +65,27 @@ int main(void) {
 		run.Dir = folder
 		if out, err := run.CombinedOutput(); err != nil {
 			t.Errorf("%v: %v\n%s", command, err, out)
+		}
+	}
+}
+
+// What the header says of tensor maps is what runtime/kernel makes.
+func TestHeaderMaps(t *testing.T) {
+	s, _ := tiny(t)
+	for _, c := range []struct {
+		layout spec.Layout
+		page   int
+		want   string
+	}{
+		{spec.NHD, 16, "dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of\n" +
+			"// (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1)."},
+		{spec.HND, 256, "dimensions (64, 8, dim / 64, 32, pages * kv_heads), strides of\n" +
+			"// (1, dim, 64, 8 * dim, 256 * dim) elements, boxes (64, 8, dim / 64, 16, 1)."},
+	} {
+		s.Cache.Layout, s.Cache.PageSize = c.layout, c.page
+		p := plan.Plan{Kind: spec.Extend, Family: plan.SM90, Targets: []spec.Target{"sm_90a"}, Rows: 128, Keys: 128, Stages: 2, Warps: 12}
+		if header := string(Header(s, []Kernel{{Plan: p}}, "")); !strings.Contains(header, c.want) {
+			t.Errorf("%s, pages of %d: %q is not in\n%s", c.layout, c.page, c.want, header)
 		}
 	}
 }

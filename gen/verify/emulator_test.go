@@ -137,6 +137,33 @@ func TestGeneratedKernelsSM90(t *testing.T) {
 	}
 }
 
+// Pages of one block of a tile and of several tiles, and heads that have pages of their own.
+func TestGeneratedKernelsPagesSM90(t *testing.T) {
+	for _, c := range []spec.Cache{{PageSize: 8, Layout: spec.HND}, {PageSize: 256, Layout: spec.HND}, {PageSize: 256, Layout: spec.NHD}} {
+		t.Run(fmt.Sprintf("%s %d", c.Layout, c.PageSize), func(t *testing.T) {
+			dev := emulator(t, 5)
+			s := emulated(t, func(s *spec.Spec) {
+				s.Model.HeadDim = 128 // of two blocks, where values have one
+				s.Cache.PageSize, s.Cache.Layout = c.PageSize, c.Layout
+				s.Targets = []spec.Target{"sm_90a"}
+			})
+			p, err := plan.Choose(s, spec.Decode, "sm_90a")
+			if err != nil || p.Family != plan.SM90 {
+				t.Fatalf("decode is of family %s, %v", p.Family, err)
+			}
+			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{
+				Kinds: []spec.Kind{spec.Extend, spec.Decode}, Encodings: []spec.Encoding{spec.Raw}, Cases: 2, Seed: 1,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.OK() {
+				t.Error(r)
+			}
+		})
+	}
+}
+
 // Prefill by three warpgroups, which raw keys have not.
 func TestGeneratedKernelsThreeWarpgroups(t *testing.T) {
 	dev := emulator(t, 4)

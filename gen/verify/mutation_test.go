@@ -50,6 +50,8 @@ var mutationsSM90 = []mutation{
 	{"a round of keys left as it was", spec.Extend, spec.Raw, "i < rounds;", "i < rounds - 1;", false},
 	{"lanes that begin at the tile's first key", spec.Extend, spec.Raw, "const int row = (here - first) & (lanes - 1);", "const int row = here;", false},
 	{"an item's last values not copied", spec.Extend, spec.Raw, "for (int i = 0; i < behind; ++i) copy_oldest", "for (int i = 0; i < 0; ++i) copy_oldest", false},
+	{"the first head's vectors for all", spec.Extend, spec.Segment, "column = kv_head * Tile::columns,", "column = 0,", false},
+	{"pages one over the other", spec.Decode, spec.Segment, "bytes + box * Boxes<Config>::rows * Tile::row_bytes, map", "bytes, map", false},
 	{"decode: no wait for rotated keys", spec.Decode, spec.Raw, "shared.key_rotated[stage]), parity)", "shared.key_full[stage]), parity)", false},
 	{"decode: a warp's rotation too few to wait for", spec.Decode, spec.Raw, "shared.key_rotated[s]), Config::rotators)", "shared.key_rotated[s]), Config::rotators - 1)", false},
 	{"decode: no wait for copied keys", spec.Decode, spec.Raw, "ptx::barrier_wait(ptx::shared_address(&shared.key_full[place.stage]), place.parity);", remove, false},
@@ -96,7 +98,7 @@ var mutationsSM90 = []mutation{
 	{"decode: one level of kept results for all", spec.Decode, spec.Segment, "(level * rows + row) * dim", "row * dim", false},
 	{"decode: one level of kept log-sum-exps for all", spec.Decode, spec.Segment, "+ level * rows + row;", "+ row;", false},
 	{"decode: results kept where there is no room", spec.Decode, spec.Segment, "level < kept.levels ? kept.memory", "true ? kept.memory", false},
-	{"decode: a log-sum-exp that is not kept", spec.Decode, spec.Segment, "if (lane % 8 == 0) *lse_of(above) = lse;", remove, false},
+	{"decode: a log-sum-exp that is not kept", spec.Decode, spec.Segment, "if (lane % row_lanes == 0) *lse_of(above) = lse;", remove, false},
 	{"decode: a learned sink in partial results", spec.Decode, spec.Segment, "if (is_final(item)) return folded_normaliser", "return folded_normaliser", true},
 }
 
