@@ -150,6 +150,7 @@ func (b *SharedBuilder) see(s *Sequence, of []int32, tiles int32, o *Options) {
 // what is left to decode.
 func (b *SharedBuilder) divide(sequences []Sequence) []Sequence {
 	b.rest = resize(b.rest, len(b.numbers))[:0]
+	b.from = resize(b.from, len(b.numbers))[:0]
 	b.left = resize(b.left, len(sequences))[:0]
 	numbers, offsets, members := b.numbers, b.offsets, b.members
 	for i := range sequences {
@@ -159,7 +160,7 @@ func (b *SharedBuilder) divide(sequences []Sequence) []Sequence {
 			g := &s.Segments[j]
 			n := numbers[j]
 			if n < 0 || b.chunks[n].next < 0 {
-				b.rest = append(b.rest, *g)
+				b.rest, b.from = append(b.rest, *g), append(b.from, int32(j))
 				continue
 			}
 			c := &b.chunks[n]

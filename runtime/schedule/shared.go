@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/kgen-project/kgen/runtime/abi"
 )
@@ -78,6 +79,7 @@ type SharedBuilder struct {
 	numbers []int32 // [segments of all sequences]: of the chunk; negative: of none that is seen
 	bundles []bundle
 	rest    []Segment // what decode reads
+	from    []int32   // [rest]: which segments of their sequences
 	left    []Sequence
 	known   []known // of the sequences, or of what is left of them
 	order   []int32 // bundles, the heaviest items first
@@ -86,6 +88,7 @@ type SharedBuilder struct {
 	members []abi.Member
 	offsets []int32
 	buckets [sortBuckets + 2]int32
+	before  before
 }
 
 // Build makes the lists. They share memory with b and stay as they are until the
@@ -109,27 +112,55 @@ func (b *SharedBuilder) build(sequences []Sequence, o *Options, s *SharedOptions
 	if err != nil {
 		return SharedLists{}, err
 	}
-	if err := b.invert(sequences, o); err != nil {
-		return SharedLists{}, err
+	same, moved := b.again(sequences, o, s)
+	b.before.known = false
+	left := sequences
+	if same {
+		if len(b.bundles) > 0 {
+			left = b.divideAgain(sequences)
+		}
+	} else {
+		if err := b.share(sequences, o, s); err != nil {
+			return SharedLists{}, err
+		}
+		if len(b.bundles) > 0 {
+			left = b.divide(sequences)
+		}
 	}
-	b.bundle(o, s)
-	saved, err := b.cut(o, s)
+	lists := SharedLists{Saved: b.before.saved}
+	lists.Decode, err = b.decode.build(left, b.known, o, tokens)
 	if err != nil {
 		return SharedLists{}, err
+	}
+	slotBegin := lists.Decode.SlotBegin
+	if !same || moved {
+		b.list(o, s)
+	}
+	switch {
+	case !same:
+		b.listMembers(slotBegin)
+		b.remember(sequences, o, s)
+	case !slices.Equal(slotBegin, b.before.slotBegin):
+		b.moveMembers(slotBegin)
+	}
+	b.before.slotBegin = append(b.before.slotBegin[:0], slotBegin...)
+	b.before.known = true
+	lists.Items, lists.Runs, lists.Members, lists.Offsets = b.items, b.runs, b.members, b.offsets
+	return lists, nil
+}
+
+// share finds what is shared, and cuts it.
+func (b *SharedBuilder) share(sequences []Sequence, o *Options, s *SharedOptions) (err error) {
+	if err := b.invert(sequences, o); err != nil {
+		return err
+	}
+	b.bundle(o, s)
+	if b.before.saved, err = b.cut(o, s); err != nil {
+		return err
 	}
 	b.place(s)
 	b.decode.readers.see(sequences, o.OnceTokens)
-	var lists SharedLists
-	if len(b.bundles) > 0 {
-		sequences = b.divide(sequences)
-	}
-	lists.Decode, err = b.decode.build(sequences, b.known, o, tokens)
-	if err != nil {
-		return SharedLists{}, err
-	}
-	b.list(o, s, lists.Decode.SlotBegin)
-	lists.Items, lists.Runs, lists.Members, lists.Offsets, lists.Saved = b.items, b.runs, b.members, b.offsets, saved
-	return lists, nil
+	return nil
 }
 
 func (s *SharedOptions) check(o *Options) error {
