@@ -24,7 +24,7 @@ func (idleDevice) CopyFromHostAsync(cuda.Stream, abi.DevicePtr, []byte, cuda.Blo
 func (idleDevice) Record(cuda.Event, cuda.Stream) error               { return nil }
 func (idleDevice) WaitEvent(context.Context, cuda.Event) error        { return nil }
 func (idleDevice) Synchronize(context.Context, cuda.Stream) error     { return nil }
-func (idleDevice) StreamWait(cuda.Stream, cuda.Event) error           { return nil }
+func (idleDevice) Follow(_, _ cuda.Stream, _ cuda.Event) error        { return nil }
 func (idleDevice) Fill(cuda.Stream, abi.DevicePtr, byte, int64) error { return nil }
 
 // idleKernels do nothing. Work is listed for them as for Llama-3-8B's on an H200.
