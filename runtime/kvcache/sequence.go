@@ -11,6 +11,7 @@ import (
 type Sequence struct {
 	cache    *Cache
 	segments []segment
+	layout   uint64  // names segments: those of one layout are the same
 	before   int32   // own tokens in segments
 	offset   int32   // of the own tokens behind the segments
 	tokens   int32   // of those

@@ -52,17 +52,17 @@ func (t *Table) Add(dst []schedule.Segment, s *Sequence) ([]schedule.Segment, er
 }
 
 // Extend is [Sequence.Extend], [Table.Add] and [Sequence.Slots] of the n tokens, in one: what
-// a step does with each of its sequences. Where it fails, nothing has changed.
-func (t *Table) Extend(dst []schedule.Segment, slots []int32, s *Sequence, n int) ([]schedule.Segment, []int32, error) {
+// a step does with each of its sequences. layout is [schedule.Sequence.Layout]. Where it fails, nothing has changed.
+func (t *Table) Extend(dst []schedule.Segment, slots []int32, s *Sequence, n int) (_ []schedule.Segment, _ []int32, layout uint64, err error) {
 	s.cache.mu.Lock()
 	defer s.cache.mu.Unlock()
 	if err := s.check(); err != nil {
-		return dst, slots, err
+		return dst, slots, 0, err
 	}
 	if err := s.extend(n); err != nil {
-		return dst, slots, err
+		return dst, slots, 0, err
 	}
-	return t.add(dst, s), s.cache.config.Shape.Slots(slots, s.pages, int(s.tokens)-n, int(s.tokens)), nil
+	return t.add(dst, s), s.cache.config.Shape.Slots(slots, s.pages, int(s.tokens)-n, int(s.tokens)), s.layout, nil
 }
 
 func (t *Table) add(dst []schedule.Segment, s *Sequence) []schedule.Segment {

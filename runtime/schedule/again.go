@@ -3,95 +3,89 @@ package schedule
 // A decode step is mostly the step before with a token more for each sequence. Who holds
 // which chunks, and so what is shared and how it is cut, is then as it was.
 
-// before is a step's sequences, as far as chunks depend on them.
+// before is what a step's chunks depend on.
 type before struct {
-	known     bool // the step was listed
+	known     bool // the step was listed, and the next may be compared with it
 	options   Options
 	shared    SharedOptions
 	sequences []held
-	offsets   []int32 // [segments of all sequences]
-	slotBegin []int32
 	saved     int
+	slotBegin []int32
 }
 
-// held is a sequence but for its segments, of which it has so many.
+// held is a sequence but for its own tokens.
 type held struct {
+	layout            uint64
 	query             int32
 	queries, segments int
+	tokens            int // of its chunks
 }
 
-// remember keeps what [SharedBuilder.again] compares.
-func (b *SharedBuilder) remember(sequences []Sequence, o *Options, s *SharedOptions) {
+// first is the segment by which a chunk was met.
+type first struct{ sequence, segment int32 }
+
+// remember keeps what again compares, and says whether it can.
+func (b *SharedBuilder) remember(sequences []Sequence, o *Options, s *SharedOptions) bool {
+	// With a window, what is seen of a chunk depends on where the query tokens stand.
+	if o.Window > 0 || b.empty {
+		return false
+	}
 	w := &b.before
 	w.options, w.shared = *o, *s
-	w.sequences, w.offsets = resize(w.sequences, len(sequences)), resize(w.offsets, len(b.numbers))
-	offsets := w.offsets
+	w.sequences = resize(w.sequences, len(sequences))
 	for i := range sequences {
 		q := &sequences[i]
-		w.sequences[i] = held{q.QueryBegin, len(q.Positions), len(q.Segments)}
-		for j := range q.Segments {
-			offsets[j] = q.Segments[j].Offset
+		own := len(q.Segments) - 1
+		if q.Layout == 0 || own < 0 || !q.Segments[own].Own {
+			return false
 		}
-		offsets = offsets[len(q.Segments):]
+		w.sequences[i] = held{
+			layout: q.Layout, query: q.QueryBegin, queries: len(q.Positions), segments: len(q.Segments),
+			tokens: b.known[i].total - int(q.Segments[own].Tokens),
+		}
 	}
+	return true
 }
 
 // again is whether the step before had the same sequences, but for their own tokens, where
-// their query tokens stand, and which pages the table has at which place. Then what [SharedBuilder.invert] found
-// holds, with the chunks' new pages. moved says that these are others. A step that is wrong is not the same.
-//
-// Pages must be new in ascending order, as those of a table that is made for the step are: then
-// chunks that have the same page are the same.
+// their query tokens stand and where the table has which pages. What [SharedBuilder.share]
+// has found then holds, with the pages that the chunks have now; moved is whether some are
+// others. A step that is wrong is never the same.
 func (b *SharedBuilder) again(sequences []Sequence, o *Options, s *SharedOptions) (same, moved bool) {
 	w := &b.before
-	// With a window, what is seen of a chunk depends on where the query tokens stand.
-	if !w.known || o.Window > 0 || *o != w.options || *s != w.shared || len(sequences) != len(w.sequences) {
+	if !w.known || *o != w.options || *s != w.shared || len(sequences) != len(w.sequences) {
 		return false, false
 	}
-	numbers, offsets, chunks := b.numbers, w.offsets, b.chunks
-	met, next, once := int32(0), int32(0), 0 // chunks, the page behind theirs, and tokens, each counted once
+	// Pages that are new come in ascending order, or readers has another opinion of them.
+	next, tokens := int32(0), 0 // tokens, each counted once
+	isNew := func(g *Segment) bool {
+		ok := g.Page >= next && g.Page < knownPages
+		next = g.Page + 1
+		tokens += int(g.Tokens)
+		return ok
+	}
+	met := 0 // chunks
 	for i := range sequences {
-		q := &sequences[i]
-		if (held{q.QueryBegin, len(q.Positions), len(q.Segments)}) != w.sequences[i] || q.checkPositions(o) != nil {
+		q, was := &sequences[i], &w.sequences[i]
+		if q.Layout != was.layout || q.QueryBegin != was.query || len(q.Positions) != was.queries || len(q.Segments) != was.segments {
 			return false, false
 		}
-		total, owned := 0, false
-		numbered, placed := numbers[:len(q.Segments)], offsets[:len(q.Segments)]
-		numbers, offsets = numbers[len(q.Segments):], offsets[len(q.Segments):]
-		for j := range q.Segments {
-			g := &q.Segments[j]
-			n := numbered[j]
-			total += int(g.Tokens)
-			if n < 0 {
-				if !g.Own || g.Page < next || g.Page >= knownPages || q.checkSegment(j, o, owned) != nil {
-					return false, false
-				}
-				owned = true
-				next = g.Page + 1
-				once += int(g.Tokens)
-				continue
-			}
-			c := &chunks[n]
-			if n == met {
-				if g.Page < next || g.Page >= knownPages {
-					return false, false
-				}
-				met++
-				next = g.Page + 1
-				once += int(c.tokens)
-				moved = moved || c.page != g.Page
-				c.page = g.Page
-			}
-			if g.Page != c.page || g.Tokens != c.tokens || g.Offset != placed[j] || g.Own {
+		for ; met < len(b.first) && int(b.first[met].sequence) == i; met++ {
+			g, c := &q.Segments[b.first[met].segment], &b.chunks[met]
+			if !isNew(g) {
 				return false, false
 			}
+			moved = moved || c.page != g.Page
+			c.page = g.Page
 		}
-		if checkTotal(total) != nil {
+		own := &q.Segments[was.segments-1]
+		total := was.tokens + int(own.Tokens)
+		if !own.Own || !isNew(own) || q.checkPositions(o) != nil || q.checkSegment(was.segments-1, o, false) != nil || checkTotal(total) != nil {
 			return false, false
 		}
 		b.known[i].total = total
 	}
-	b.decode.readers.know(chunks, next, once, o.OnceTokens)
+	b.decode.readers.know(b.chunks, next, tokens, o.OnceTokens)
 	return true, moved
 }
 

@@ -13,9 +13,11 @@ type server struct {
 	rng       *rand.Rand
 	documents []int32 // tokens of each
 	batch     []request
+	layouts   uint64 // of sequences so far
 }
 
 type request struct {
+	layout  uint64
 	held    []int // documents
 	offsets []int32
 	own     int32
@@ -34,7 +36,8 @@ func newServer(rng *rand.Rand) *server {
 }
 
 func (s *server) join() {
-	r := request{own: s.rng.Int32N(40), queries: 1}
+	s.layouts++
+	r := request{layout: s.layouts, own: s.rng.Int32N(40), queries: 1}
 	at := s.rng.Int32N(100)
 	common := s.rng.IntN(2) * s.rng.IntN(len(s.documents)) // which sequences hold in the same order
 	for i := range common + s.rng.IntN(4) {
@@ -53,6 +56,10 @@ func (s *server) join() {
 func (s *server) change() {
 	i := s.rng.IntN(len(s.batch))
 	r := &s.batch[i]
+	changed := func() { // what the sequence holds
+		s.layouts++
+		r.layout = s.layouts
+	}
 	switch s.rng.IntN(12) {
 	case 0:
 		s.join()
@@ -69,13 +76,16 @@ func (s *server) change() {
 	case 4:
 		r.queries = 1 + s.rng.Int32N(4)
 	case 5: // further documents behind the own tokens, which begin anew
+		changed()
 		r.held, r.offsets = append(r.held, s.rng.IntN(len(s.documents))), append(r.offsets, 1000+s.rng.Int32N(100))
 	case 6:
 		if len(r.held) > 0 {
+			changed()
 			r.offsets[s.rng.IntN(len(r.held))]++
 		}
 	case 7:
 		if len(r.held) > 0 {
+			changed()
 			r.held[s.rng.IntN(len(r.held))] = s.rng.IntN(len(s.documents))
 		}
 	case 8: // two change places
@@ -98,7 +108,7 @@ func (s *server) step(pageSize int32) []schedule.Sequence {
 	for i := range s.batch {
 		r := &s.batch[i]
 		r.own += r.queries
-		q := schedule.Sequence{QueryBegin: query}
+		q := schedule.Sequence{QueryBegin: query, Layout: r.layout}
 		end := int32(0)
 		for j, document := range r.held {
 			page, ok := pages[document]
@@ -141,9 +151,11 @@ func TestSharedStepAfterStep(t *testing.T) {
 			case 0: // what is wrong is no step
 				i := rng.IntN(len(sequences))
 				sequences[i].Positions[0] += 2000
-			case 1:
-				segments := sequences[rng.IntN(len(sequences))].Segments
+			case 1: // as a chunk of no tokens
+				i := rng.IntN(len(sequences))
+				segments := sequences[i].Segments
 				segments[rng.IntN(len(segments))].Tokens = 0
+				sequences[i].Layout = 1<<32 + uint64(step)
 			case 2: // pages in another order
 				for i := range sequences {
 					for j := range sequences[i].Segments {
@@ -151,10 +163,14 @@ func TestSharedStepAfterStep(t *testing.T) {
 					}
 				}
 			case 3:
+				q := &sequences[rng.IntN(len(sequences))]
+				own := &q.Segments[rng.IntN(len(q.Segments))]
+				own.Own, own.Tokens, q.Layout = !own.Own, max(own.Tokens, 4), 1<<32+uint64(step)
+			case 9: // nobody says what it holds
+				sequences[rng.IntN(len(sequences))].Layout = 0
+			case 10: // fewer own tokens than query tokens
 				segments := sequences[rng.IntN(len(sequences))].Segments
-				i := rng.IntN(len(segments))
-				segments[i].Own = !segments[i].Own
-				segments[i].Tokens = max(segments[i].Tokens, 4)
+				segments[len(segments)-1].Tokens = 0
 			case 7:
 				o.SplitTokens = rng.IntN(20)
 			case 8:

@@ -46,8 +46,8 @@ func (r *readers) see(sequences []Sequence, most int) {
 	r.many = most > 0 && tokens > most
 }
 
-// know takes in the chunks of a step whose pages, all of them below next, are new in ascending
-// order, and of which so many tokens are read, each counted once.
+// know takes in the chunks of a step whose pages are new in ascending order, all of them
+// below next. Its tokens are so many, each counted once.
 func (r *readers) know(chunks []chunk, next int32, tokens, most int) {
 	r.begin()
 	r.repeated = resize(r.repeated, max(len(r.repeated), int(next)))

@@ -76,6 +76,8 @@ type SharedBuilder struct {
 	keys    []uint64 // [chunks]: page and tokens
 	chunks  []chunk
 	seen    []int64 // [chunks], with a window: keys that decode would walk
+	first   []first // [chunks]
+	empty   bool    // a segment that is not of own tokens has none
 	numbers []int32 // [segments of all sequences]: of the chunk; negative: of none that is seen
 	bundles []bundle
 	rest    []Segment // what decode reads
@@ -114,7 +116,7 @@ func (b *SharedBuilder) build(sequences []Sequence, o *Options, s *SharedOptions
 	}
 	same, moved := b.again(sequences, o, s)
 	b.before.known = false
-	left := sequences
+	left, known := sequences, same
 	if same {
 		if len(b.bundles) > 0 {
 			left = b.divideAgain(sequences)
@@ -123,6 +125,7 @@ func (b *SharedBuilder) build(sequences []Sequence, o *Options, s *SharedOptions
 		if err := b.share(sequences, o, s); err != nil {
 			return SharedLists{}, err
 		}
+		known = b.remember(sequences, o, s)
 		if len(b.bundles) > 0 {
 			left = b.divide(sequences)
 		}
@@ -139,12 +142,11 @@ func (b *SharedBuilder) build(sequences []Sequence, o *Options, s *SharedOptions
 	switch {
 	case !same:
 		b.listMembers(slotBegin)
-		b.remember(sequences, o, s)
 	case !slices.Equal(slotBegin, b.before.slotBegin):
 		b.moveMembers(slotBegin)
 	}
 	b.before.slotBegin = append(b.before.slotBegin[:0], slotBegin...)
-	b.before.known = true
+	b.before.known = known
 	lists.Items, lists.Runs, lists.Members, lists.Offsets = b.items, b.runs, b.members, b.offsets
 	return lists, nil
 }

@@ -110,9 +110,9 @@ func (s *Step) list() error {
 	w.groups[decodeGroup].route = e.routes.first[decode]
 	decodeTokens := e.routes.options(decode).Rows / e.model.Group
 	for i, entry := range s.entries {
-		begin := len(w.segments)
+		begin, layout := len(w.segments), uint64(0)
 		var err error
-		if w.segments, w.slots, err = w.table.Extend(w.segments, w.slots, entry.Sequence.kv, entry.Tokens); err != nil {
+		if w.segments, w.slots, layout, err = w.table.Extend(w.segments, w.slots, entry.Sequence.kv, entry.Tokens); err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
 		s.extended++
@@ -131,7 +131,7 @@ func (s *Step) list() error {
 			g = &w.groups[decodeGroup+1+route-e.routes.first[extend]]
 			g.route = route
 		}
-		w.add(g, entry.Tokens, first, stored, begin)
+		w.add(g, entry.Tokens, first, stored, begin, layout)
 	}
 	s.reads = len(w.segments) - len(s.entries) // all but own tokens, of which each has new ones
 	s.shared = s.reads - w.table.Chunks
@@ -168,7 +168,7 @@ func (e *Engine) scheduleChunk(ctx context.Context, tokens int, pages []int32) (
 	w.slots = e.model.shape().Slots(w.slots, pages, 0, tokens)
 	g := &w.groups[decodeGroup+1]
 	g.route = e.routes.of(prefill, tokens, tokens)
-	w.add(g, tokens, 0, 0, 0)
+	w.add(g, tokens, 0, 0, 0, 0)
 	if err := s.place(ctx); err != nil {
 		return nil, err
 	}
