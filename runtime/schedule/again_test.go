@@ -27,7 +27,7 @@ type request struct {
 func newServer(rng *rand.Rand) *server {
 	s := &server{rng: rng}
 	for range 1 + rng.IntN(8) {
-		s.documents = append(s.documents, 1+10*rng.Int32N(10)+rng.Int32N(2)) // some of one length
+		s.documents = append(s.documents, 10*rng.Int32N(10)+rng.Int32N(2)) // some of one length, or of none
 	}
 	for range 1 + rng.IntN(10) {
 		s.join()
@@ -147,6 +147,11 @@ func TestSharedStepAfterStep(t *testing.T) {
 				server.change()
 			}
 			sequences := server.step(max(1, int32(o.PageSize)))
+			for i := range sequences {
+				if seed%5 == 0 { // nobody says what they hold
+					sequences[i].Layout = 0
+				}
+			}
 			switch rng.IntN(30) {
 			case 0: // what is wrong is no step
 				i := rng.IntN(len(sequences))
@@ -166,8 +171,13 @@ func TestSharedStepAfterStep(t *testing.T) {
 				q := &sequences[rng.IntN(len(sequences))]
 				own := &q.Segments[rng.IntN(len(q.Segments))]
 				own.Own, own.Tokens, q.Layout = !own.Own, max(own.Tokens, 4), 1<<32+uint64(step)
-			case 9: // nobody says what it holds
-				sequences[rng.IntN(len(sequences))].Layout = 0
+			case 9: // query tokens of nobody
+				for i := rng.IntN(len(sequences)); i < len(sequences); i++ {
+					sequences[i].QueryBegin++
+				}
+			case 11: // no own tokens
+				q := &sequences[rng.IntN(len(sequences))]
+				q.Segments = q.Segments[:len(q.Segments)-1]
 			case 10: // fewer own tokens than query tokens
 				segments := sequences[rng.IntN(len(sequences))].Segments
 				segments[len(segments)-1].Tokens = 0
