@@ -52,8 +52,8 @@ func (b *SharedBuilder) invert(sequences []Sequence, o *Options) error {
 	return nil
 }
 
-// number finds the chunks of a sequence's segments, for which there is room in keys. The number of a
-// segment that is of no chunk is negative.
+// number finds the chunks of a sequence's segments, for which there is room in keys. The
+// number of a segment that is of no chunk is negative.
 func (b *SharedBuilder) number(sequence int, segments []Segment, numbers []int32) {
 	table, keys := b.table, b.keys
 	mask, shift := uint64(len(table)-1), 64-bits.Len(uint(len(table)-1))

@@ -48,6 +48,10 @@ type SharedLists struct {
 // Page and Tokens. It keeps its memory from call to call: once it has seen its
 // largest step it allocates nothing. It is for one goroutine at a time.
 //
+// Where the sequences of a step hold what those of the step before did, as their Layouts
+// say, it keeps what is known of the chunks and lists own tokens alone. The lists are, to
+// the bit, those of a builder that has seen no step.
+//
 // # Cost model
 //
 // Costs are in keys: the time in which a block walks one key of a KV head. A tile
