@@ -35,6 +35,7 @@ type Cache struct {
 	slots     []int32 // free numbers of entries
 	numbered  int32   // entries have numbers below it
 	serial    uint64  // of the last residence
+	layouts   uint64  // of sequences so far
 	evictable int     // pages that eviction could free
 	pinned    int
 	sequences int

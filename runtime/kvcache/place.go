@@ -44,7 +44,7 @@ func (c *Cache) Open(placements []Placement, own int) (*Sequence, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kvcache: %w", err)
 	}
-	s := &Sequence{cache: c, segments: segments, offset: offset}
+	s := &Sequence{cache: c, segments: segments, layout: c.newLayout(), offset: offset}
 	s.join()
 	return s, nil
 }
@@ -70,7 +70,7 @@ func (s *Sequence) Place(placements []Placement, own int) error {
 	}
 	s.seal()
 	s.offset = offset
-	s.segments = append(s.segments, segments...)
+	s.segments, s.layout = append(s.segments, segments...), c.newLayout()
 	c.refAll(segments)
 	c.unshared += pagesOf(segments)
 	return nil
@@ -108,6 +108,11 @@ func (c *Cache) resolve(placements []Placement, next, own int) (segments []segme
 	return segments, int32(own), nil
 }
 
+func (c *Cache) newLayout() uint64 {
+	c.layouts++
+	return c.layouts
+}
+
 func (c *Cache) refAll(segments []segment) {
 	for _, g := range segments {
 		c.ref(g.entry)
@@ -130,6 +135,7 @@ func (s *Sequence) seal() {
 // unseal undoes the last seal and takes away what came behind it.
 func (s *Sequence) unseal() {
 	s.keep(0)
+	s.layout = s.cache.newLayout()
 	for {
 		last := len(s.segments) - 1
 		g := s.segments[last]

@@ -120,8 +120,17 @@ func (r *run) contents() error {
 	var slots []int32
 	for i, s := range r.sequences {
 		var err error
-		if r.segments, err = r.table.Add(r.segments[:0], s.s); err != nil {
-			return err
+		var layout uint64
+		if r.rng.IntN(2) == 0 {
+			r.segments, err = r.table.Add(r.segments[:0], s.s)
+		} else {
+			r.segments, _, layout, err = r.table.Extend(r.segments[:0], nil, s.s, 0)
+		}
+		if err == nil && layout != 0 {
+			err = r.layout(s, layout)
+		}
+		if err != nil {
+			return fmt.Errorf("sequence %d: %w", i, err)
 		}
 		want := len(s.segments)
 		if len(s.tokens) > 0 {
@@ -154,6 +163,20 @@ func (r *run) contents() error {
 		if err := r.ownSlots(s); err != nil {
 			return fmt.Errorf("sequence %d: %w", i, err)
 		}
+	}
+	return nil
+}
+
+// layout says whether all sequences that had the layout hold the same.
+func (r *run) layout(s *sequence, layout uint64) error {
+	held := ""
+	for _, g := range s.segments {
+		held += fmt.Sprint(g.doc, g.offset, g.tokens, "; ")
+	}
+	other, ok := r.layouts[layout]
+	r.layouts[layout] = held
+	if ok && held != other {
+		return fmt.Errorf("layout %d is that of %s and of %s", layout, held, other)
 	}
 	return nil
 }

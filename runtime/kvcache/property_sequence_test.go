@@ -113,7 +113,15 @@ func (r *run) placements(next, n int) (placements []kvcache.Placement, segments 
 func (r *run) extend(s *sequence) error {
 	n := r.rng.IntN(10)
 	before := len(s.tokens)
-	err := s.s.Extend(n)
+	var slots []int32 // by the table
+	var layout uint64
+	var err error
+	if r.rng.IntN(2) == 0 {
+		err = s.s.Extend(n)
+	} else {
+		var table kvcache.Table
+		_, slots, layout, err = table.Extend(nil, nil, s.s, n)
+	}
 	if s.offset+before+n > propertyPositions {
 		if !errors.Is(err, kvcache.ErrPosition) {
 			return fmt.Errorf("error %v, want %v", err, kvcache.ErrPosition)
@@ -141,9 +149,17 @@ func (r *run) extend(s *sequence) error {
 		r.token++
 		s.tokens = append(s.tokens, -r.token)
 	}
-	slots, err := s.s.Slots(nil, s.before()+before)
+	want, err := s.s.Slots(nil, s.before()+before)
+	if layout != 0 {
+		if !slices.Equal(slots, want) {
+			return fmt.Errorf("%d tokens more have slots %v, want %v", n, slots, want)
+		}
+		if err := r.layout(s, layout); err != nil {
+			return err
+		}
+	}
 	if err == nil {
-		write(r.cache, r.device, s.tokens[before:], slots)
+		write(r.cache, r.device, s.tokens[before:], want)
 	}
 	return err
 }

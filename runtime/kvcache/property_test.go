@@ -31,8 +31,9 @@ type run struct {
 	sequences []*sequence
 	table     kvcache.Table
 	segments  []schedule.Segment
-	token     int32 // the last own token that was written
-	refused   int   // operations that were out of pages
+	layouts   map[uint64]string // what sequences of a layout hold
+	token     int32             // the last own token that was written
+	refused   int               // operations that were out of pages
 	restarts  int
 	restores  int64 // of the caches before this one, as are the next two
 	drops     int64
@@ -62,6 +63,7 @@ func newRun(seed uint64, async bool) (*run, error) {
 }
 
 func (r *run) newCache() (*kvcache.Cache, error) {
+	r.layouts = map[uint64]string{}
 	return kvcache.New(r.seam, kvcache.Config{Model: "m", Shape: shape, Pages: propertyPages, MaxPosition: propertyPositions,
 		HostBytes: propertyHostPages * shape.PageBytes()})
 }

@@ -11,6 +11,7 @@ import (
 type Sequence struct {
 	cache    *Cache
 	segments []segment
+	layout   uint64  // names segments: those of one layout are the same
 	before   int32   // own tokens in segments
 	offset   int32   // of the own tokens behind the segments
 	tokens   int32   // of those
@@ -63,12 +64,16 @@ func (s *Sequence) Next() int {
 // appends to [Sequence.Slots]. Where a fork shares the last page and that is
 // not full, this sequence gets a copy of it.
 func (s *Sequence) Extend(n int) error {
-	c := s.cache
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	s.cache.mu.Lock()
+	defer s.cache.mu.Unlock()
 	if err := s.check(); err != nil {
 		return err
 	}
+	return s.extend(n)
+}
+
+func (s *Sequence) extend(n int) error {
+	c := s.cache
 	if n < 0 || n > c.config.MaxPosition-int(s.offset+s.tokens) {
 		return fmt.Errorf("kvcache: %d own tokens more behind position %d, want positions below %d: %w",
 			n, s.offset+s.tokens, c.config.MaxPosition, ErrPosition)
@@ -76,23 +81,35 @@ func (s *Sequence) Extend(n int) error {
 	if n == 0 {
 		return nil
 	}
-	shape := c.config.Shape
-	need := shape.Pages(int(s.tokens)+n) - len(s.pages)
 	last := len(s.pages) - 1
-	shared := int(s.tokens)%shape.PageSize != 0 && c.pool.refs[s.pages[last]] > 1
+	room := len(s.pages)*c.config.Shape.PageSize - int(s.tokens) // in the last page
+	shared := room > 0 && c.pool.refs[s.pages[last]] > 1
+	if n > room || shared {
+		if err := s.addPages(c.config.Shape.Pages(max(0, n-room)), shared); err != nil {
+			return fmt.Errorf("kvcache: %d own tokens more: %w", n, err)
+		}
+	}
+	s.tokens += int32(n)
+	return nil
+}
+
+// addPages takes so many pages more, and one in place of the last if a fork shares that.
+func (s *Sequence) addPages(need int, shared bool) error {
+	c := s.cache
 	if shared {
 		need++
 	}
 	held := len(s.pages)
 	pages, err := c.take(s.pages, need)
 	if err != nil {
-		return fmt.Errorf("kvcache: %d own tokens more: %w", n, err)
+		return err
 	}
 	if shared {
 		// The first new page takes the last one's place.
+		last := held - 1
 		if err := c.pool.copyPage(c.config.Stream, pages[held], pages[last]); err != nil {
 			c.pool.release(pages[held:])
-			return fmt.Errorf("kvcache: copy the last page of a fork: %w", err)
+			return fmt.Errorf("copy the last page of a fork: %w", err)
 		}
 		c.stats.PageCopies++
 		c.pool.release(pages[last:held])
@@ -100,7 +117,6 @@ func (s *Sequence) Extend(n int) error {
 	}
 	c.unshared += len(pages) - held
 	s.pages = pages
-	s.tokens += int32(n)
 	return nil
 }
 
@@ -162,8 +178,13 @@ func (s *Sequence) Slots(dst []int32, begin int) ([]int32, error) {
 
 // Slots appends the slots of tokens begin to end-1 of a list of pages.
 func (s Shape) Slots(dst, pages []int32, begin, end int) []int32 {
-	for t := begin; t < end; t++ {
-		dst = append(dst, pages[t/s.PageSize]*int32(s.PageSize)+int32(t%s.PageSize))
+	page, place := begin/s.PageSize, begin%s.PageSize
+	for range end - begin {
+		if place == s.PageSize {
+			page, place = page+1, 0
+		}
+		dst = append(dst, pages[page]*int32(s.PageSize)+int32(place))
+		place++
 	}
 	return dst
 }

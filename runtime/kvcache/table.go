@@ -11,7 +11,8 @@ import (
 // allocates nothing once it has grown. The zero Table is empty. A table is for
 // sequences of one cache.
 type Table struct {
-	Pages []int32 // for abi.AttendParams.PageTable
+	Pages  []int32 // for abi.AttendParams.PageTable
+	Chunks int     // whose pages these are, beside own tokens'
 
 	step   uint64
 	places []place // by entry.slot
@@ -25,7 +26,7 @@ type place struct {
 
 // Reset empties the table.
 func (t *Table) Reset() {
-	t.Pages = t.Pages[:0]
+	t.Pages, t.Chunks = t.Pages[:0], 0
 	t.step++
 }
 
@@ -47,6 +48,24 @@ func (t *Table) Add(dst []schedule.Segment, s *Sequence) ([]schedule.Segment, er
 	if err := s.check(); err != nil {
 		return dst, err
 	}
+	return t.add(dst, s), nil
+}
+
+// Extend is [Sequence.Extend], [Table.Add] and [Sequence.Slots] of the n tokens, in one: what
+// a step does with each of its sequences. layout is [schedule.Sequence.Layout]. Where it fails, nothing has changed.
+func (t *Table) Extend(dst []schedule.Segment, slots []int32, s *Sequence, n int) (_ []schedule.Segment, _ []int32, layout uint64, err error) {
+	s.cache.mu.Lock()
+	defer s.cache.mu.Unlock()
+	if err := s.check(); err != nil {
+		return dst, slots, 0, err
+	}
+	if err := s.extend(n); err != nil {
+		return dst, slots, 0, err
+	}
+	return t.add(dst, s), s.cache.config.Shape.Slots(slots, s.pages, int(s.tokens)-n, int(s.tokens)), s.layout, nil
+}
+
+func (t *Table) add(dst []schedule.Segment, s *Sequence) []schedule.Segment {
 	if n := int(s.cache.numbered); n > len(t.places) {
 		t.places = append(t.places, make([]place, n-len(t.places))...)
 	}
@@ -58,6 +77,7 @@ func (t *Table) Add(dst []schedule.Segment, s *Sequence) ([]schedule.Segment, er
 		p := &t.places[e.slot]
 		if p.step != t.step || p.serial != e.serial {
 			*p = place{step: t.step, serial: e.serial, page: t.Append(e.pages)}
+			t.Chunks++
 		}
 		to := &dst[first+i]
 		to.Page, to.Tokens, to.Offset, to.Own = p.page, e.tokens, g.offset, false
@@ -65,5 +85,5 @@ func (t *Table) Add(dst []schedule.Segment, s *Sequence) ([]schedule.Segment, er
 	if s.tokens > 0 {
 		dst = append(dst, schedule.Segment{Page: t.Append(s.pages), Tokens: s.tokens, Offset: s.offset, Own: true})
 	}
-	return dst, nil
+	return dst
 }

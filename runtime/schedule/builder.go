@@ -123,11 +123,16 @@ func (b *Builder) add(s *Sequence, o *Options, of known) {
 		b.addSlots(s.QueryBegin, n, shared)
 		return
 	}
-	perTile := int32(o.Rows / o.Group)
-	tiles := int(n+perTile-1) / int(perTile)
+	perTile, tiles := n, 1
+	if most := int32(o.Rows / o.Group); n > most {
+		perTile, tiles = most, int((n-1)/most)+1
+	}
 	unit := o.splitTokens(total, tiles)
 	// A cut or the gap of a window makes one run more.
-	most := 2*len(s.Segments) + total/unit + 1
+	most := 2*len(s.Segments) + 1
+	if total >= unit {
+		most += total / unit
+	}
 	for i := int32(0); i < n; i += perTile {
 		t := tile{begin: s.QueryBegin + i, count: min(perTile, n-i), index: i, block: n, lowest: s.Positions[i], shared: shared, unit: unit}
 		for _, p := range s.Positions[i+1 : i+t.count] {
@@ -264,8 +269,15 @@ func (o *Options) splitTokens(total, tiles int) int {
 	if o.MaxItems == 0 {
 		return o.SplitTokens
 	}
-	limit := o.SplitTokens * max(1, o.MaxItems/tiles)
-	return min(o.SplitTokens*max(1, (total+limit-1)/limit), math.MaxInt32)
+	parts := o.MaxItems
+	if tiles > 1 { // of a step's hundreds of sequences most are one tile, and short
+		parts = max(1, parts/tiles)
+	}
+	limit := o.SplitTokens * parts
+	if total <= limit {
+		return min(o.SplitTokens, math.MaxInt32)
+	}
+	return min(o.SplitTokens*((total+limit-1)/limit), math.MaxInt32)
 }
 
 // sortBuckets is how finely the items are sorted by their keys: to within an

@@ -58,3 +58,53 @@ func TestUnchanged(t *testing.T) {
 		}
 	}
 }
+
+// Those of shared decode too, of one step and of steps that follow one another.
+func TestSharedUnchanged(t *testing.T) {
+	var b schedule.SharedBuilder
+	small, steps := sha256.New(), sha256.New()
+	add := func(seed int, sequences []schedule.Sequence, o schedule.Options, s schedule.SharedOptions) []byte {
+		l, err := b.Build(sequences, o, s)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		var data []byte
+		for _, list := range []any{
+			l.Decode.Items, l.Decode.Runs, l.Decode.SlotBegin, int64(l.Decode.Slots),
+			l.Items, l.Runs, l.Members, l.Offsets, int64(l.Saved),
+		} {
+			if data, err = binary.Append(data, binary.LittleEndian, list); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return data
+	}
+	for seed := range 2000 {
+		sequences, o, s := randomSharing(rand.New(rand.NewPCG(uint64(seed), 8)), 12)
+		small.Write(add(seed, sequences, o, s))
+	}
+	for seed := range 60 { // steps of a server
+		rng := rand.New(rand.NewPCG(uint64(seed), 9))
+		sequences, s := zipf(rng, 1+rng.IntN(64), 1+rng.IntN(20)), sharedOptions()
+		s.Bitwise = seed%4 == 1
+		for range 5 {
+			for i := range sequences {
+				sequences[i].Positions[0] += 40
+				sequences[i].Segments[len(sequences[i].Segments)-1].Tokens += 40
+			}
+			steps.Write(add(seed, sequences, options(), s))
+		}
+	}
+	for _, c := range []struct {
+		name string
+		got  []byte
+		want string
+	}{
+		{"small", small.Sum(nil), "ed100ecdb1e6422db41bb0ccc40bfff6bddd3f63958c57c292f0eba438575843"},
+		{"steps", steps.Sum(nil), "4ff8f7594bcb71a0fa1a61a4a0655927edae7aa8135e468dbc2f2ea41fa10475"},
+	} {
+		if got := hex.EncodeToString(c.got); got != c.want {
+			t.Errorf("%s: the lists' digest is %s, it was %s", c.name, got, c.want)
+		}
+	}
+}

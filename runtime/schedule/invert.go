@@ -34,7 +34,7 @@ func (b *SharedBuilder) invert(sequences []Sequence, o *Options) error {
 	size := 1 << bits.Len(uint(2*segments)) // at most half full
 	b.table = resize(b.table, size)
 	clear(b.table)
-	b.keys = resize(b.keys, segments)[:0]
+	b.keys, b.first, b.empty = resize(b.keys, segments)[:0], b.first[:0], false
 	b.numbers = resize(b.numbers, segments)
 	b.known = resize(b.known, len(sequences))
 	numbers := b.numbers
@@ -45,22 +45,23 @@ func (b *SharedBuilder) invert(sequences []Sequence, o *Options) error {
 			return fmt.Errorf("sequence %d: %w", i, err)
 		}
 		b.known[i] = known{total: total}
-		b.number(s.Segments, numbers[:len(s.Segments)])
+		b.number(i, s.Segments, numbers[:len(s.Segments)])
 		numbers = numbers[len(s.Segments):]
 	}
 	b.count(sequences, o)
 	return nil
 }
 
-// number finds the chunks of segments, for which there is room in keys. The number of a
-// segment that is of no chunk is negative.
-func (b *SharedBuilder) number(segments []Segment, numbers []int32) {
+// number finds the chunks of a sequence's segments, for which there is room in keys. The
+// number of a segment that is of no chunk is negative.
+func (b *SharedBuilder) number(sequence int, segments []Segment, numbers []int32) {
 	table, keys := b.table, b.keys
 	mask, shift := uint64(len(table)-1), 64-bits.Len(uint(len(table)-1))
 	for i := range segments {
 		g := &segments[i]
 		if g.Own || g.Tokens == 0 {
 			numbers[i] = -1
+			b.empty = b.empty || !g.Own
 			continue
 		}
 		key := uint64(g.Page)<<32 | uint64(g.Tokens)
@@ -72,6 +73,7 @@ func (b *SharedBuilder) number(segments []Segment, numbers []int32) {
 				*place = n + 1
 				keys = keys[:n+1]
 				keys[n] = key
+				b.first = append(b.first, first{int32(sequence), int32(i)})
 			} else if keys[n] != key {
 				continue
 			}
@@ -150,6 +152,7 @@ func (b *SharedBuilder) see(s *Sequence, of []int32, tiles int32, o *Options) {
 // what is left to decode.
 func (b *SharedBuilder) divide(sequences []Sequence) []Sequence {
 	b.rest = resize(b.rest, len(b.numbers))[:0]
+	b.from = resize(b.from, len(b.numbers))[:0]
 	b.left = resize(b.left, len(sequences))[:0]
 	numbers, offsets, members := b.numbers, b.offsets, b.members
 	for i := range sequences {
@@ -159,7 +162,7 @@ func (b *SharedBuilder) divide(sequences []Sequence) []Sequence {
 			g := &s.Segments[j]
 			n := numbers[j]
 			if n < 0 || b.chunks[n].next < 0 {
-				b.rest = append(b.rest, *g)
+				b.rest, b.from = append(b.rest, *g), append(b.from, int32(j))
 				continue
 			}
 			c := &b.chunks[n]

@@ -26,27 +26,35 @@ func (b *SharedBuilder) place(s *SharedOptions) {
 	b.members, b.runs, b.offsets = resize(b.members, int(members)), resize(b.runs, int(runs)), resize(b.offsets, int(offsets))
 }
 
-// list makes the items of the bundles, with the slots that begin for each query
-// token at slotBegin. Items of one part follow one another: their tiles walk
-// the same keys at about the same time.
-func (b *SharedBuilder) list(o *Options, s *SharedOptions, slotBegin []int32) {
-	perTile := int32(s.Rows / o.Group)
-	item, run := int32(0), int32(0)
-	for _, i := range b.order {
+// listMembers gives the members the slots that begin for each query token at slotBegin.
+func (b *SharedBuilder) listMembers(slotBegin []int32) {
+	for i := range b.bundles {
 		u := &b.bundles[i]
 		of := b.members[u.members:]
 		for j := range of[:u.queries] {
 			m := &of[j]
 			m.Slot += slotBegin[m.Token]
 		}
+		for part := int32(1); part < u.parts; part++ {
+			first := part * u.queries
+			for j := range u.queries {
+				of[first+j].Token, of[first+j].Slot = of[j].Token, of[j].Slot+part
+			}
+		}
+	}
+}
+
+// list makes the items of the bundles, and their runs. Items of one part follow one
+// another: their tiles walk the same keys at about the same time.
+func (b *SharedBuilder) list(o *Options, s *SharedOptions) {
+	perTile := int32(s.Rows / o.Group)
+	item, run := int32(0), int32(0)
+	b.runs = b.runs[:cap(b.runs)]
+	for _, i := range b.order {
+		u := &b.bundles[i]
 		w := b.walk(u, o)
 		for part := range u.parts {
 			first := part * u.queries
-			if part > 0 {
-				for j := range u.queries {
-					of[first+j].Token, of[first+j].Slot = of[j].Token, of[j].Slot+part
-				}
-			}
 			n := int32(w.part(b.runs[run:]))
 			for tile := int32(0); tile < u.queries; tile += perTile {
 				if tile > 0 { // the same keys, of other members

@@ -14,16 +14,20 @@ type readers struct {
 // taken to have others.
 const knownPages = 1 << 24
 
-// see takes in the sequences of a step, which need not have been checked; of more than so
-// many tokens, each counted once, it says that all have others. 0: no limit.
-func (r *readers) see(sequences []Sequence, most int) {
+func (r *readers) begin() {
 	if r.step++; r.step == 0 {
 		clear(r.repeated[:cap(r.repeated)])
 		r.step = 1
 	}
+	r.none = true
+}
+
+// see takes in the sequences of a step, which need not have been checked; of more than so
+// many tokens, each counted once, it says that all have others. 0: no limit.
+func (r *readers) see(sequences []Sequence, most int) {
+	r.begin()
 	next := int32(0) // behind the pages so far
 	tokens := 0
-	r.none = true
 	for i := range sequences {
 		for j := range sequences[i].Segments {
 			switch page := sequences[i].Segments[j].Page; {
@@ -37,6 +41,20 @@ func (r *readers) see(sequences []Sequence, most int) {
 				r.repeated[page] = r.step
 				r.none = false
 			}
+		}
+	}
+	r.many = most > 0 && tokens > most
+}
+
+// know takes in the chunks of a step whose pages are new in ascending order, all of them
+// below next. Its tokens are so many, each counted once.
+func (r *readers) know(chunks []chunk, next int32, tokens, most int) {
+	r.begin()
+	r.repeated = resize(r.repeated, max(len(r.repeated), int(next)))
+	for i := range chunks {
+		if c := &chunks[i]; c.holds > 1 {
+			r.repeated[c.page] = r.step
+			r.none = false
 		}
 	}
 	r.many = most > 0 && tokens > most

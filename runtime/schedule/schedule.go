@@ -28,6 +28,12 @@ type Sequence struct {
 	QueryBegin int32   // first query token
 	Positions  []int32 // position of each query token
 	Segments   []Segment
+
+	// Layout names what the sequence holds beside its own tokens, or is 0. Sequences of one
+	// Layout hold the same chunks at the same offsets, in whatever step they are; the chunks'
+	// pages may have moved in the table. A builder that finds a step's Layouts to be
+	// those of the step before takes what they hold for what it was.
+	Layout uint64
 }
 
 // Options are the facts of a spec and a plan that the lists depend on.

@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/kgen-project/kgen/runtime/abi"
 )
@@ -47,6 +48,10 @@ type SharedLists struct {
 // Page and Tokens. It keeps its memory from call to call: once it has seen its
 // largest step it allocates nothing. It is for one goroutine at a time.
 //
+// Where the sequences of a step hold what those of the step before did, as their Layouts
+// say, it keeps what is known of the chunks and lists own tokens alone. The lists are, to
+// the bit, those of a builder that has seen no step.
+//
 // # Cost model
 //
 // Costs are in keys: the time in which a block walks one key of a KV head. A tile
@@ -75,9 +80,12 @@ type SharedBuilder struct {
 	keys    []uint64 // [chunks]: page and tokens
 	chunks  []chunk
 	seen    []int64 // [chunks], with a window: keys that decode would walk
+	first   []first // [chunks]
+	empty   bool    // a segment that is not of own tokens has none
 	numbers []int32 // [segments of all sequences]: of the chunk; negative: of none that is seen
 	bundles []bundle
 	rest    []Segment // what decode reads
+	from    []int32   // [rest]: which segments of their sequences
 	left    []Sequence
 	known   []known // of the sequences, or of what is left of them
 	order   []int32 // bundles, the heaviest items first
@@ -86,6 +94,7 @@ type SharedBuilder struct {
 	members []abi.Member
 	offsets []int32
 	buckets [sortBuckets + 2]int32
+	before  before
 }
 
 // Build makes the lists. They share memory with b and stay as they are until the
@@ -109,27 +118,55 @@ func (b *SharedBuilder) build(sequences []Sequence, o *Options, s *SharedOptions
 	if err != nil {
 		return SharedLists{}, err
 	}
-	if err := b.invert(sequences, o); err != nil {
-		return SharedLists{}, err
+	same, moved := b.again(sequences, o, s)
+	b.before.known = false
+	left, known := sequences, same
+	if same {
+		if len(b.bundles) > 0 {
+			left = b.divideAgain(sequences)
+		}
+	} else {
+		if err := b.share(sequences, o, s); err != nil {
+			return SharedLists{}, err
+		}
+		known = b.remember(sequences, o, s)
+		if len(b.bundles) > 0 {
+			left = b.divide(sequences)
+		}
 	}
-	b.bundle(o, s)
-	saved, err := b.cut(o, s)
+	lists := SharedLists{Saved: b.before.saved}
+	lists.Decode, err = b.decode.build(left, b.known, o, tokens)
 	if err != nil {
 		return SharedLists{}, err
+	}
+	slotBegin := lists.Decode.SlotBegin
+	if !same || moved {
+		b.list(o, s)
+	}
+	switch {
+	case !same:
+		b.listMembers(slotBegin)
+	case !slices.Equal(slotBegin, b.before.slotBegin):
+		b.moveMembers(slotBegin)
+	}
+	b.before.slotBegin = append(b.before.slotBegin[:0], slotBegin...)
+	b.before.known = known
+	lists.Items, lists.Runs, lists.Members, lists.Offsets = b.items, b.runs, b.members, b.offsets
+	return lists, nil
+}
+
+// share finds what is shared, and cuts it.
+func (b *SharedBuilder) share(sequences []Sequence, o *Options, s *SharedOptions) (err error) {
+	if err := b.invert(sequences, o); err != nil {
+		return err
+	}
+	b.bundle(o, s)
+	if b.before.saved, err = b.cut(o, s); err != nil {
+		return err
 	}
 	b.place(s)
 	b.decode.readers.see(sequences, o.OnceTokens)
-	var lists SharedLists
-	if len(b.bundles) > 0 {
-		sequences = b.divide(sequences)
-	}
-	lists.Decode, err = b.decode.build(sequences, b.known, o, tokens)
-	if err != nil {
-		return SharedLists{}, err
-	}
-	b.list(o, s, lists.Decode.SlotBegin)
-	lists.Items, lists.Runs, lists.Members, lists.Offsets, lists.Saved = b.items, b.runs, b.members, b.offsets, saved
-	return lists, nil
+	return nil
 }
 
 func (s *SharedOptions) check(o *Options) error {

@@ -109,22 +109,13 @@ func (s *Step) list() error {
 	w.reset()
 	w.groups[decodeGroup].route = e.routes.first[decode]
 	decodeTokens := e.routes.options(decode).Rows / e.model.Group
-	pages := int32(0)
 	for i, entry := range s.entries {
-		kv := entry.Sequence.kv
-		held := kv.Tokens()
-		if err := kv.Extend(entry.Tokens); err != nil {
+		begin, layout := len(w.segments), uint64(0)
+		var err error
+		if w.segments, w.slots, layout, err = w.table.Extend(w.segments, w.slots, entry.Sequence.kv, entry.Tokens); err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
 		s.extended++
-		begin := len(w.segments)
-		var err error
-		if w.segments, err = w.table.Add(w.segments, kv); err != nil {
-			return fmt.Errorf("entry %d: %w", i, err)
-		}
-		if w.slots, err = kv.Slots(w.slots, held); err != nil {
-			return fmt.Errorf("entry %d: %w", i, err)
-		}
 		own := &w.segments[len(w.segments)-1] // which ends with the new tokens
 		stored := int(own.Tokens) - entry.Tokens
 		first := int(own.Offset) + stored
@@ -140,9 +131,10 @@ func (s *Step) list() error {
 			g = &w.groups[decodeGroup+1+route-e.routes.first[extend]]
 			g.route = route
 		}
-		w.add(g, entry.Tokens, first, stored, begin)
-		s.reads, s.shared, pages = countShared(w.segments[begin:], e.model.PageSize, s.reads, s.shared, pages)
+		w.add(g, entry.Tokens, first, stored, begin, layout)
 	}
+	s.reads = len(w.segments) - len(s.entries) // all but own tokens, of which each has new ones
+	s.shared = s.reads - w.table.Chunks
 	return nil
 }
 
@@ -153,26 +145,6 @@ func tokensOf(segments []schedule.Segment) int {
 		n += int(segments[i].Tokens)
 	}
 	return n
-}
-
-// countShared counts chunks in the segments, and among them those whose pages
-// were in the table before. pages is the length of the table so far.
-func countShared(segments []schedule.Segment, pageSize, reads, shared int, pages int32) (int, int, int32) {
-	for i := range segments {
-		g := &segments[i]
-		old := g.Page < pages
-		if !old {
-			pages = g.Page + (g.Tokens+int32(pageSize)-1)/int32(pageSize)
-		}
-		if g.Own {
-			continue
-		}
-		reads++
-		if old {
-			shared++
-		}
-	}
-	return reads, shared, pages
 }
 
 // scheduleChunk makes the step that encodes a chunk.
@@ -196,7 +168,7 @@ func (e *Engine) scheduleChunk(ctx context.Context, tokens int, pages []int32) (
 	w.slots = e.model.shape().Slots(w.slots, pages, 0, tokens)
 	g := &w.groups[decodeGroup+1]
 	g.route = e.routes.of(prefill, tokens, tokens)
-	w.add(g, tokens, 0, 0, 0)
+	w.add(g, tokens, 0, 0, 0, 0)
 	if err := s.place(ctx); err != nil {
 		return nil, err
 	}

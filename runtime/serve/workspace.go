@@ -54,6 +54,7 @@ type group struct {
 type block struct {
 	query, queryEnd     int
 	segment, segmentEnd int
+	layout              uint64
 }
 
 // fixedSize is the capacity of a workspace whose addresses a graph knows.
@@ -128,9 +129,9 @@ func (w *workspace) reset() {
 
 // add appends a block of query tokens to a group: positions from first on, K
 // stored at positions from stored on, and the segments from begin on.
-func (w *workspace) add(g *group, tokens, first, stored, begin int) {
+func (w *workspace) add(g *group, tokens, first, stored, begin int, layout uint64) {
 	query := len(w.positions)
-	g.blocks = append(g.blocks, block{query, query + tokens, begin, len(w.segments)})
+	g.blocks = append(g.blocks, block{query, query + tokens, begin, len(w.segments), layout})
 	for i := range tokens {
 		w.positions = append(w.positions, int32(first+i))
 		w.stored = append(w.stored, int32(stored+i))
@@ -151,7 +152,7 @@ func (w *workspace) build(e *Engine) error {
 		g.sequences = g.sequences[:0]
 		for _, b := range g.blocks {
 			g.sequences = append(g.sequences, schedule.Sequence{
-				QueryBegin: int32(b.query), Positions: w.positions[b.query:b.queryEnd], Segments: w.segments[b.segment:b.segmentEnd],
+				QueryBegin: int32(b.query), Positions: w.positions[b.query:b.queryEnd], Segments: w.segments[b.segment:b.segmentEnd], Layout: b.layout,
 			})
 		}
 		var err error

@@ -1,0 +1,211 @@
+package schedule_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/kgen-project/kgen/runtime/schedule"
+)
+
+// server is a batch of sequences that come, grow and go, and what they hold.
+type server struct {
+	rng       *rand.Rand
+	documents []int32 // tokens of each
+	batch     []request
+	layouts   uint64 // of sequences so far
+}
+
+type request struct {
+	layout  uint64
+	held    []int // documents
+	offsets []int32
+	own     int32
+	queries int32
+}
+
+func newServer(rng *rand.Rand) *server {
+	s := &server{rng: rng}
+	for range 1 + rng.IntN(8) {
+		s.documents = append(s.documents, 10*rng.Int32N(10)+rng.Int32N(2)) // some of one length, or of none
+	}
+	for range 1 + rng.IntN(10) {
+		s.join()
+	}
+	return s
+}
+
+func (s *server) join() {
+	s.layouts++
+	r := request{layout: s.layouts, own: s.rng.Int32N(40), queries: 1}
+	at := s.rng.Int32N(100)
+	common := s.rng.IntN(2) * s.rng.IntN(len(s.documents)) // which sequences hold in the same order
+	for i := range common + s.rng.IntN(4) {
+		document := i
+		if i >= common {
+			document = s.rng.IntN(len(s.documents))
+		}
+		r.held, r.offsets = append(r.held, document), append(r.offsets, at)
+		at += s.documents[document]
+	}
+	i := s.rng.IntN(len(s.batch) + 1)
+	s.batch = slices.Insert(s.batch, i, r)
+}
+
+// change is what comes between two steps: most often nothing.
+func (s *server) change() {
+	i := s.rng.IntN(len(s.batch))
+	r := &s.batch[i]
+	changed := func() { // what the sequence holds
+		s.layouts++
+		r.layout = s.layouts
+	}
+	switch s.rng.IntN(12) {
+	case 0:
+		s.join()
+	case 1:
+		if len(s.batch) > 1 {
+			s.batch = slices.Delete(s.batch, i, i+1)
+		}
+	case 2: // the step before was aborted
+		for i := range s.batch {
+			s.batch[i].own -= s.batch[i].queries
+		}
+	case 3:
+		r.own /= 2
+	case 4:
+		r.queries = 1 + s.rng.Int32N(4)
+	case 5: // further documents behind the own tokens, which begin anew
+		changed()
+		r.held, r.offsets = append(r.held, s.rng.IntN(len(s.documents))), append(r.offsets, 1000+s.rng.Int32N(100))
+	case 6:
+		if len(r.held) > 0 {
+			changed()
+			r.offsets[s.rng.IntN(len(r.held))]++
+		}
+	case 7:
+		if len(r.held) > 0 {
+			changed()
+			r.held[s.rng.IntN(len(r.held))] = s.rng.IntN(len(s.documents))
+		}
+	case 8: // two change places
+		j := s.rng.IntN(len(s.batch))
+		s.batch[i], s.batch[j] = s.batch[j], s.batch[i]
+	}
+}
+
+// step is the sequences of the next step, each with its new tokens, by a table as
+// kvcache.Table makes it: a document's pages where it is first met.
+func (s *server) step(pageSize int32) []schedule.Sequence {
+	pages := make(map[int]int32)
+	next, query := int32(0), int32(0)
+	add := func(tokens int32) int32 {
+		page := next
+		next += (tokens + pageSize - 1) / pageSize
+		return page
+	}
+	var sequences []schedule.Sequence
+	for i := range s.batch {
+		r := &s.batch[i]
+		r.own += r.queries
+		q := schedule.Sequence{QueryBegin: query, Layout: r.layout}
+		end := int32(0)
+		for j, document := range r.held {
+			page, ok := pages[document]
+			if !ok {
+				page = add(s.documents[document])
+				pages[document] = page
+			}
+			q.Segments = append(q.Segments, schedule.Segment{Page: page, Tokens: s.documents[document], Offset: r.offsets[j]})
+			end = r.offsets[j] + s.documents[document]
+		}
+		q.Segments = append(q.Segments, schedule.Segment{Page: add(r.own), Tokens: r.own, Offset: end, Own: true})
+		for j := range r.queries {
+			q.Positions = append(q.Positions, end+r.own-r.queries+j)
+		}
+		query += r.queries
+		sequences = append(sequences, q)
+	}
+	return sequences
+}
+
+// A builder that has made the lists of the steps before makes those that one makes that has
+// not: of sequences that come, grow and go, whatever the builder keeps of them.
+func TestSharedStepAfterStep(t *testing.T) {
+	for seed := range uint64(400) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		_, o, s := randomSharing(rng, 1)
+		o.MaxPosition = 2000
+		if seed%3 > 0 { // else some of a chunk is not seen
+			o.Window = 0
+		}
+		o.OnceTokens = rng.IntN(2) * rng.IntN(2000)
+		server := newServer(rng)
+		var b schedule.SharedBuilder
+		for step := range 60 {
+			if rng.IntN(2) > 0 {
+				server.change()
+			}
+			sequences := server.step(max(1, int32(o.PageSize)))
+			for i := range sequences {
+				if seed%5 == 0 { // nobody says what they hold
+					sequences[i].Layout = 0
+				}
+			}
+			switch rng.IntN(30) {
+			case 0: // what is wrong is no step
+				i := rng.IntN(len(sequences))
+				sequences[i].Positions[0] += 2000
+			case 1: // as a chunk of no tokens
+				i := rng.IntN(len(sequences))
+				segments := sequences[i].Segments
+				segments[rng.IntN(len(segments))].Tokens = 0
+				sequences[i].Layout = 1<<32 + uint64(step)
+			case 2: // pages in another order
+				for i := range sequences {
+					for j := range sequences[i].Segments {
+						sequences[i].Segments[j].Page ^= 1
+					}
+				}
+			case 3:
+				q := &sequences[rng.IntN(len(sequences))]
+				own := &q.Segments[rng.IntN(len(q.Segments))]
+				own.Own, own.Tokens, q.Layout = !own.Own, max(own.Tokens, 4), 1<<32+uint64(step)
+			case 9: // query tokens of nobody
+				for i := rng.IntN(len(sequences)); i < len(sequences); i++ {
+					sequences[i].QueryBegin++
+				}
+			case 11: // no own tokens
+				q := &sequences[rng.IntN(len(sequences))]
+				q.Segments = q.Segments[:len(q.Segments)-1]
+			case 10: // fewer own tokens than query tokens
+				segments := sequences[rng.IntN(len(sequences))].Segments
+				segments[len(segments)-1].Tokens = 0
+			case 7:
+				o.SplitTokens = rng.IntN(20)
+			case 8:
+				o.PageSize = 1 << rng.IntN(5)
+			case 4:
+				s.Blocks = 1 + rng.IntN(20)
+			case 5:
+				o.PadTokens = rng.IntN(2) * 60
+			case 6:
+				s.MaxMembers = rng.IntN(2) * (1 + rng.IntN(20))
+			}
+			got, err := b.Build(sequences, o, s)
+			want, wantErr := new(schedule.SharedBuilder).Build(sequences, o, s)
+			if (err == nil) != (wantErr == nil) || err != nil && err.Error() != wantErr.Error() {
+				t.Fatalf("seed %d, step %d: error %v, want %v", seed, step, err, wantErr)
+			}
+			if err == nil && !sameShared(got, want) {
+				t.Fatalf("seed %d, step %d: got\n%+v, want\n%+v", seed, step, got, want)
+			}
+		}
+	}
+}
+
+// sameShared compares lists; an empty one and none are the same.
+func sameShared(a, b schedule.SharedLists) bool {
+	return same(a.Decode, b.Decode) && slices.Equal(a.Items, b.Items) && slices.Equal(a.Runs, b.Runs) &&
+		slices.Equal(a.Members, b.Members) && slices.Equal(a.Offsets, b.Offsets) && a.Saved == b.Saved
+}
