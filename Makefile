@@ -28,8 +28,8 @@ toolchain: kgen
 
 # Tests that need a compiler for kernels, or a C++ compiler, skip where there is none.
 test: compiler
-	$(GO) test ./...
-	@if command -v "$$($(GO) env CC)" >/dev/null; then set -x; KGEN_SERVE_OPERATIONS=100000 CGO_ENABLED=1 $(GO) test -race $(RACE); \
+	$(GO) test -timeout 30m ./...
+	@if command -v "$$($(GO) env CC)" >/dev/null; then set -x; KGEN_SERVE_OPERATIONS=100000 CGO_ENABLED=1 $(GO) test -timeout 30m -race $(RACE); \
 	else echo "no C compiler: go test -race is left out"; fi
 
 # The engine under random operations and faults: its memory must stay flat.

@@ -49,7 +49,7 @@ var mutationsSM90 = []mutation{
 	{"rows past the end of the table", spec.Extend, spec.Raw, "const bool exists = from <= last >> Config::rope_low_bits;", "const bool exists = true;", false},
 	{"a round of keys left as it was", spec.Extend, spec.Raw, "i < rounds;", "i < rounds - 1;", false},
 	{"lanes that begin at the tile's first key", spec.Extend, spec.Raw, "const int row = (here - first) & (lanes - 1);", "const int row = here;", false},
-	{"an item's last values not copied", spec.Extend, spec.Raw, "for (int i = 0; i < behind; ++i) copy_oldest", "for (int i = 0; i < 0; ++i) copy_oldest", false},
+	{"an item's last values not copied", spec.Extend, spec.Raw, "if (before.copies.tile.exists()) values.copy(before);", "if (before.copies.tile.exists() && t.copies.tile.exists()) values.copy(before);", false},
 	{"the first head's vectors for all", spec.Extend, spec.Segment, "column = kv_head * Tile::columns,", "column = 0,", false},
 	{"pages one over the other", spec.Decode, spec.Segment, "bytes + box * Boxes<Config>::rows * Tile::row_bytes, map", "bytes, map", false},
 	{"decode: no wait for rotated keys", spec.Decode, spec.Raw, "shared.key_rotated[stage]), parity)", "shared.key_full[stage]), parity)", false},

@@ -487,6 +487,15 @@ __device__ __forceinline__ int tile_byte(int row, int chunk) {
   return row * (Dim * 2) + ((chunk ^ (row & 7)) * chunk_bytes);
 }
 
+// That of a row `below` further, which takes an instruction or two: of every Aligned rows,
+// a power of two, the first is `row`, so that the exclusive-or of one is that of the other
+// and of `below`.
+template <class Tile, int Aligned>
+__device__ __forceinline__ int byte_below(int row, int below, int chunk) {
+  if constexpr (Aligned % 8 != 0 && 8 % Aligned != 0) return Tile::byte(row + below, chunk);
+  return (Tile::byte(row, chunk) ^ (below % 8 * chunk_bytes)) + Tile::byte(below, below % 8);
+}
+
 template <int Rows, int Dim>
 struct alignas(256) SharedTile {
   static constexpr int row_bytes = Dim * 2;
@@ -499,19 +508,22 @@ struct alignas(256) SharedTile {
   __device__ static __forceinline__ uint32_t step(uint32_t address, int k) { return address ^ (2 * k * chunk_bytes); }
 };
 
-// The same as columns of 64 elements one after the other, each as tensor maps with
-// a 128-byte swizzle write it.
+// The same in blocks of eight rows of 64 elements, each as tensor maps with a 128-byte
+// swizzle write it: eight rows' blocks one behind the other, then those of the next eight.
+// So one box has all elements of its rows.
 constexpr int column_elements = 64;
 
 template <int Rows, int Dim>
 struct alignas(1024) ColumnTile {
+  static_assert(Rows % 8 == 0 && Dim % column_elements == 0, "whole blocks");
   static constexpr int columns = Dim / column_elements;
-  static constexpr int row_bytes = column_elements * 2;
-  static constexpr int column_bytes = Rows * row_bytes;
-  unsigned char bytes[columns * column_bytes];
+  static constexpr int column_bytes = 8 * column_elements * 2;      // from a block to the next of its rows
+  static constexpr int eight_rows_bytes = columns * column_bytes;  // from a block to that of the next eight rows
+  static constexpr int row_bytes = eight_rows_bytes / 8;            // of whole eights
+  unsigned char bytes[Rows * row_bytes];
 
   __device__ static __forceinline__ int byte(int row, int chunk) {
-    return chunk / 8 * column_bytes + tile_byte<column_elements>(row, chunk % 8);
+    return row / 8 * eight_rows_bytes + chunk / 8 * column_bytes + tile_byte<column_elements>(row % 8, chunk % 8);
   }
   __device__ static __forceinline__ uint32_t step(uint32_t address, int k) {
     return (address ^ (k % 4 * 2 * chunk_bytes)) + k / 4 * column_bytes;
@@ -854,19 +866,16 @@ struct QueryRows {
   __device__ __forceinline__ int rotation(int token, int base) const { return positions[token] - base; }
 };
 
-// Rotates the query rows [first_row, first_row + Rows) of a tile, first_row a multiple of
-// Rows, for runs of the given base and hands each chunk to store(row, chunk, elements); rows
-// that do not exist become those of the item's first token. A thread takes one unit of one
-// token, for all heads: they share the angles.
-template <class Config, int Rows, int Threads, int HeadsAtATime, class Store>
-__device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int first_row,
-                                             int thread, Store store) {
+// Rotates queries for runs of the given base and puts them into a tile; rows that do not
+// exist become those of the item's first token. A thread takes one unit of one token, for
+// all heads: they share the angles.
+template <class Config, int Threads, int HeadsAtATime, class Tile>
+__device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, Tile& target) {
   using Units = RotationUnits<Config>;
-  constexpr int group = Config::group;
-  constexpr bool whole_tokens = Rows % group == 0;
-  const int first_token = first_row / group, tokens = whole_tokens ? Rows / group : (first_row + Rows - 1) / group + 1 - first_token;
+  constexpr int group = Config::group, tokens = (Config::rows - 1) / group + 1;
+  constexpr bool whole_tokens = Config::rows % group == 0;
   for (int i = thread; i < tokens * Units::count; i += Threads) {
-    const int token = first_token + i / Units::count, unit = i % Units::count;
+    const int token = i / Units::count, unit = i % Units::count;
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
     const int source_token = token * group < rows.count ? token : 0;
     const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
@@ -884,14 +893,15 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
         first[h] = ptx::load_16(head);
         second[h] = ptx::load_16(head + second_chunk);
       }
-      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, factor);
+      // Of whole heads the factor is in the scores' scale.
+      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, Units::passed == 0 ? 1.f : factor);
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
-        const int row = token * group + first_head + h;
-        if (!whole_tokens && (row < first_row || row >= first_row + Rows)) continue;
+        const int row = token * group, head = first_head + h;
+        if (!whole_tokens && row + head >= Config::rows) continue;
         if (rotated) rotate_chunks<Config>(first[h], second[h], angles);
-        store(row, a, first[h]);
-        store(row, b, second[h]);
+        ptx::store_16(target.bytes + byte_below<Tile, group>(row, head, a), first[h]);
+        ptx::store_16(target.bytes + byte_below<Tile, group>(row, head, b), second[h]);
       }
     }
   }
@@ -1210,12 +1220,12 @@ __device__ __forceinline__ void store_result(WarpResult<Config>& result, const A
     }
 }
 
-// A lane of merge_warps has a row's columns 32 i + 4 (lane % 8) and the three behind it, and
-// so a warp four rows.
-constexpr int merged_rows = 4;
+// A warp of merge_warps has four rows at a time. Of its row, a lane has columns
+// 32 i + 4 (lane % row_lanes) and the three behind it.
+constexpr int merged_rows = 4, row_lanes = 32 / merged_rows;
 template <class Config>
 struct MergedRow {
-  static constexpr int chunks = Config::v_head_dim / 32;
+  static constexpr int chunks = Config::v_head_dim / (4 * row_lanes);
   float4 chunk[chunks];
 
   __device__ __forceinline__ void scale(float factor) {
@@ -1252,13 +1262,13 @@ __device__ __forceinline__ void fold_row(const AttendParams& params, const Item&
   auto output_of = [&](int level) {
     float* vector = level < kept.levels ? kept.memory + (level * rows + row) * dim
                                         : static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item, kv_head, row, level) * dim;
-    return reinterpret_cast<float4*>(vector) + lane % 8;
+    return reinterpret_cast<float4*>(vector) + lane % row_lanes;
   };
   const int above = for_each_level(part, [&](int level) {
     MergedRow<Config> before;
 #pragma unroll
-    for (int i = 0; i < chunks; ++i) before.chunk[i] = output_of(level)[8 * i];
-    const Fold by = fold_of(ptx::shuffle(lane % 8 == 0 ? *lse_of(level) : 0.f, lane & ~7), lse);
+    for (int i = 0; i < chunks; ++i) before.chunk[i] = output_of(level)[row_lanes * i];
+    const Fold by = fold_of(ptx::shuffle(lane % row_lanes == 0 ? *lse_of(level) : 0.f, lane / row_lanes * row_lanes), lse);
     lse = by.lse;
 #pragma unroll
     for (int i = 0; i < chunks; ++i) {
@@ -1267,9 +1277,9 @@ __device__ __forceinline__ void fold_row(const AttendParams& params, const Item&
     }
   });
   if (part.last || !exists) return;
-  if (lane % 8 == 0) *lse_of(above) = lse;
+  if (lane % row_lanes == 0) *lse_of(above) = lse;
 #pragma unroll
-  for (int i = 0; i < chunks; ++i) output_of(above)[8 * i] = output.chunk[i];
+  for (int i = 0; i < chunks; ++i) output_of(above)[row_lanes * i] = output.chunk[i];
 }
 
 // Merges the results that Warps warps have of a part: four rows at a time, of those the
@@ -1280,8 +1290,8 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
                                             const WarpResult<Config>* results, float scale_log2, int first_fours, int step, int lane) {
   constexpr int chunks = MergedRow<Config>::chunks;
   for (int first = merged_rows * first_fours; first < rows; first += merged_rows * step) {
-    const bool exists = first + lane / 8 < rows;
-    const int row = exists ? first + lane / 8 : first;
+    const bool exists = first + lane / row_lanes < rows;
+    const int row = exists ? first + lane / row_lanes : first;
     float maximum = -ptx::infinity(), sum = 0.f;
     MergedRow<Config> output = {};
 #pragma unroll
@@ -1294,7 +1304,7 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
       sum = ptx::multiply_add(result.sum[row], weight, sum);
 #pragma unroll
       for (int i = 0; i < chunks; ++i) {
-        output.chunk[i] = multiply_add(*reinterpret_cast<const float4*>(&result.output[row][32 * i + 4 * (lane % 8)]), weight, output.chunk[i]);
+        output.chunk[i] = multiply_add(*reinterpret_cast<const float4*>(&result.output[row][4 * (row_lanes * i + lane % row_lanes)]), weight, output.chunk[i]);
       }
     }
     const RowResult r = row_result<Config>(params, item, kv_head, row);
@@ -1306,10 +1316,10 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
       output.scale(folded_row_normaliser<Config>(params, item, kv_head, row, lse));
     }
     if (!exists) continue;
-    if (lane % 8 == 0) store_log_sum_exp(params, item, r, lse);
+    if (lane % row_lanes == 0) store_log_sum_exp(params, item, r, lse);
 #pragma unroll
     for (int i = 0; i < chunks; ++i) {
-      const int column = 32 * i + 4 * (lane % 8);
+      const int column = 4 * (row_lanes * i + lane % row_lanes);
       const float4& x = output.chunk[i];
       if (is_final(item)) {
         using Element = typename Config::Element;
@@ -1388,9 +1398,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   for (int stage = 0; tile.exists(); tile = skip(tile, warps), stage = after<stages>(stage)) {
     load_next();  // into the stage that the previous tile has left
     if (needs_rotation(rotated_base, tile)) {
-      rotate_query<Config, Config::rows, 32, 4>(rows, rope, rotation_base(tile), params.rope_scale, 0, lane, [&](int row, int chunk, uint4 elements) {
-        ptx::store_16(mine.query.bytes + tile_byte<Config::head_dim>(row, chunk), elements);
-      });
+      rotate_query<Config, 32, 4>(rows, rope, rotation_base(tile), params.rope_scale, lane, mine.query);
       rotated_base = rotation_base(tile);
     }
     ptx::cp_async_wait<stages - 1>();

@@ -487,6 +487,15 @@ __device__ __forceinline__ int tile_byte(int row, int chunk) {
   return row * (Dim * 2) + ((chunk ^ (row & 7)) * chunk_bytes);
 }
 
+// That of a row `below` further, which takes an instruction or two: of every Aligned rows,
+// a power of two, the first is `row`, so that the exclusive-or of one is that of the other
+// and of `below`.
+template <class Tile, int Aligned>
+__device__ __forceinline__ int byte_below(int row, int below, int chunk) {
+  if constexpr (Aligned % 8 != 0 && 8 % Aligned != 0) return Tile::byte(row + below, chunk);
+  return (Tile::byte(row, chunk) ^ (below % 8 * chunk_bytes)) + Tile::byte(below, below % 8);
+}
+
 template <int Rows, int Dim>
 struct alignas(256) SharedTile {
   static constexpr int row_bytes = Dim * 2;
@@ -499,19 +508,22 @@ struct alignas(256) SharedTile {
   __device__ static __forceinline__ uint32_t step(uint32_t address, int k) { return address ^ (2 * k * chunk_bytes); }
 };
 
-// The same as columns of 64 elements one after the other, each as tensor maps with
-// a 128-byte swizzle write it.
+// The same in blocks of eight rows of 64 elements, each as tensor maps with a 128-byte
+// swizzle write it: eight rows' blocks one behind the other, then those of the next eight.
+// So one box has all elements of its rows.
 constexpr int column_elements = 64;
 
 template <int Rows, int Dim>
 struct alignas(1024) ColumnTile {
+  static_assert(Rows % 8 == 0 && Dim % column_elements == 0, "whole blocks");
   static constexpr int columns = Dim / column_elements;
-  static constexpr int row_bytes = column_elements * 2;
-  static constexpr int column_bytes = Rows * row_bytes;
-  unsigned char bytes[columns * column_bytes];
+  static constexpr int column_bytes = 8 * column_elements * 2;      // from a block to the next of its rows
+  static constexpr int eight_rows_bytes = columns * column_bytes;  // from a block to that of the next eight rows
+  static constexpr int row_bytes = eight_rows_bytes / 8;            // of whole eights
+  unsigned char bytes[Rows * row_bytes];
 
   __device__ static __forceinline__ int byte(int row, int chunk) {
-    return chunk / 8 * column_bytes + tile_byte<column_elements>(row, chunk % 8);
+    return row / 8 * eight_rows_bytes + chunk / 8 * column_bytes + tile_byte<column_elements>(row % 8, chunk % 8);
   }
   __device__ static __forceinline__ uint32_t step(uint32_t address, int k) {
     return (address ^ (k % 4 * 2 * chunk_bytes)) + k / 4 * column_bytes;
@@ -854,19 +866,16 @@ struct QueryRows {
   __device__ __forceinline__ int rotation(int token, int base) const { return positions[token] - base; }
 };
 
-// Rotates the query rows [first_row, first_row + Rows) of a tile, first_row a multiple of
-// Rows, for runs of the given base and hands each chunk to store(row, chunk, elements); rows
-// that do not exist become those of the item's first token. A thread takes one unit of one
-// token, for all heads: they share the angles.
-template <class Config, int Rows, int Threads, int HeadsAtATime, class Store>
-__device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int first_row,
-                                             int thread, Store store) {
+// Rotates queries for runs of the given base and puts them into a tile; rows that do not
+// exist become those of the item's first token. A thread takes one unit of one token, for
+// all heads: they share the angles.
+template <class Config, int Threads, int HeadsAtATime, class Tile>
+__device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, Tile& target) {
   using Units = RotationUnits<Config>;
-  constexpr int group = Config::group;
-  constexpr bool whole_tokens = Rows % group == 0;
-  const int first_token = first_row / group, tokens = whole_tokens ? Rows / group : (first_row + Rows - 1) / group + 1 - first_token;
+  constexpr int group = Config::group, tokens = (Config::rows - 1) / group + 1;
+  constexpr bool whole_tokens = Config::rows % group == 0;
   for (int i = thread; i < tokens * Units::count; i += Threads) {
-    const int token = first_token + i / Units::count, unit = i % Units::count;
+    const int token = i / Units::count, unit = i % Units::count;
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
     const int source_token = token * group < rows.count ? token : 0;
     const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
@@ -884,14 +893,15 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
         first[h] = ptx::load_16(head);
         second[h] = ptx::load_16(head + second_chunk);
       }
-      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, factor);
+      // Of whole heads the factor is in the scores' scale.
+      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, Units::passed == 0 ? 1.f : factor);
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
-        const int row = token * group + first_head + h;
-        if (!whole_tokens && (row < first_row || row >= first_row + Rows)) continue;
+        const int row = token * group, head = first_head + h;
+        if (!whole_tokens && row + head >= Config::rows) continue;
         if (rotated) rotate_chunks<Config>(first[h], second[h], angles);
-        store(row, a, first[h]);
-        store(row, b, second[h]);
+        ptx::store_16(target.bytes + byte_below<Tile, group>(row, head, a), first[h]);
+        ptx::store_16(target.bytes + byte_below<Tile, group>(row, head, b), second[h]);
       }
     }
   }
@@ -1362,8 +1372,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
     if (thread == 0) shared.tile[last_slot] = tile_after<keys>(params, shared.tile[value_slot], item.run_end);
 
     if (needs_rotation(rotated_base, tile)) {
-      rotate_query<Config, Config::rows, threads, 4>(query_rows<Config>(params, item, kv_head), rope, rotation_base(tile), params.rope_scale, 0, thread,
-                                                  [&](int row, int chunk, uint4 elements) { ptx::store_16(shared.query.bytes + tile_byte<Config::head_dim>(row, chunk), elements); });
+      rotate_query<Config, threads, 4>(query_rows<Config>(params, item, kv_head), rope, rotation_base(tile), params.rope_scale, thread, shared.query);
       ptx::sync_threads();
       rotated_base = rotation_base(tile);
     }

@@ -384,6 +384,7 @@ __device__ __forceinline__ void merge(const MergeParams& params) {
   ptx::wait_for_previous_kernel();
   for (int first = 0;; first += at_a_time, ++groups) {
     const int parts = end - begin - first;
+    // Walked: output_of(first + i) for each would take so many registers more that a block fewer runs at a time.
     Columns* from = output_of(first);
 #pragma unroll
     for (int i = 0; i < at_a_time; ++i) {

@@ -267,11 +267,11 @@ __device__ __forceinline__ uint64_t evict_first() {
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-// Copies the map's box at coordinates (x, y, z, w), x innermost, to shared memory;
+// Copies the map's box at coordinates (x, y, z, w, v), x innermost, to shared memory;
 // its bytes count towards the barrier. Elements outside the tensor become zeros.
-__device__ __forceinline__ void tensor_copy(uint32_t dst, const void* map, uint32_t barrier, uint64_t policy, int x, int y, int z, int w) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
-               ::"r"(dst), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "l"(policy) : "memory");
+__device__ __forceinline__ void tensor_copy(uint32_t dst, const void* map, uint32_t barrier, uint64_t policy, int x, int y, int z, int w, int v) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;"
+               ::"r"(dst), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "l"(policy) : "memory");
 }
 // Orders this thread's ordinary writes to shared memory before later reads by
 // wgmma and the copy engine; a barrier among the threads must follow.
@@ -293,7 +293,7 @@ __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.
 // rows to the next. A step of 16 in the inner dimension adds 32 bytes.
 // For one whose rows run along the outer dimension (V): `leading` is the bytes from
 // 64 columns to the next 64; `stride` those from eight inner rows to the next
-// eight. A step of 16 in the inner dimension adds 2048 bytes.
+// eight. A step of 16 in the inner dimension adds two strides.
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, int leading, int stride) {
   const uint64_t swizzle_128 = 1ul << 62;
   return swizzle_128 | static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | ((address & 0x3ffff) >> 4);
@@ -854,6 +854,15 @@ __device__ __forceinline__ int tile_byte(int row, int chunk) {
   return row * (Dim * 2) + ((chunk ^ (row & 7)) * chunk_bytes);
 }
 
+// That of a row `below` further, which takes an instruction or two: of every Aligned rows,
+// a power of two, the first is `row`, so that the exclusive-or of one is that of the other
+// and of `below`.
+template <class Tile, int Aligned>
+__device__ __forceinline__ int byte_below(int row, int below, int chunk) {
+  if constexpr (Aligned % 8 != 0 && 8 % Aligned != 0) return Tile::byte(row + below, chunk);
+  return (Tile::byte(row, chunk) ^ (below % 8 * chunk_bytes)) + Tile::byte(below, below % 8);
+}
+
 template <int Rows, int Dim>
 struct alignas(256) SharedTile {
   static constexpr int row_bytes = Dim * 2;
@@ -866,19 +875,22 @@ struct alignas(256) SharedTile {
   __device__ static __forceinline__ uint32_t step(uint32_t address, int k) { return address ^ (2 * k * chunk_bytes); }
 };
 
-// The same as columns of 64 elements one after the other, each as tensor maps with
-// a 128-byte swizzle write it.
+// The same in blocks of eight rows of 64 elements, each as tensor maps with a 128-byte
+// swizzle write it: eight rows' blocks one behind the other, then those of the next eight.
+// So one box has all elements of its rows.
 constexpr int column_elements = 64;
 
 template <int Rows, int Dim>
 struct alignas(1024) ColumnTile {
+  static_assert(Rows % 8 == 0 && Dim % column_elements == 0, "whole blocks");
   static constexpr int columns = Dim / column_elements;
-  static constexpr int row_bytes = column_elements * 2;
-  static constexpr int column_bytes = Rows * row_bytes;
-  unsigned char bytes[columns * column_bytes];
+  static constexpr int column_bytes = 8 * column_elements * 2;      // from a block to the next of its rows
+  static constexpr int eight_rows_bytes = columns * column_bytes;  // from a block to that of the next eight rows
+  static constexpr int row_bytes = eight_rows_bytes / 8;            // of whole eights
+  unsigned char bytes[Rows * row_bytes];
 
   __device__ static __forceinline__ int byte(int row, int chunk) {
-    return chunk / 8 * column_bytes + tile_byte<column_elements>(row, chunk % 8);
+    return row / 8 * eight_rows_bytes + chunk / 8 * column_bytes + tile_byte<column_elements>(row % 8, chunk % 8);
   }
   __device__ static __forceinline__ uint32_t step(uint32_t address, int k) {
     return (address ^ (k % 4 * 2 * chunk_bytes)) + k / 4 * column_bytes;
@@ -1221,19 +1233,16 @@ struct QueryRows {
   __device__ __forceinline__ int rotation(int token, int base) const { return positions[token] - base; }
 };
 
-// Rotates the query rows [first_row, first_row + Rows) of a tile, first_row a multiple of
-// Rows, for runs of the given base and hands each chunk to store(row, chunk, elements); rows
-// that do not exist become those of the item's first token. A thread takes one unit of one
-// token, for all heads: they share the angles.
-template <class Config, int Rows, int Threads, int HeadsAtATime, class Store>
-__device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int first_row,
-                                             int thread, Store store) {
+// Rotates queries for runs of the given base and puts them into a tile; rows that do not
+// exist become those of the item's first token. A thread takes one unit of one token, for
+// all heads: they share the angles.
+template <class Config, int Threads, int HeadsAtATime, class Tile>
+__device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, Tile& target) {
   using Units = RotationUnits<Config>;
-  constexpr int group = Config::group;
-  constexpr bool whole_tokens = Rows % group == 0;
-  const int first_token = first_row / group, tokens = whole_tokens ? Rows / group : (first_row + Rows - 1) / group + 1 - first_token;
+  constexpr int group = Config::group, tokens = (Config::rows - 1) / group + 1;
+  constexpr bool whole_tokens = Config::rows % group == 0;
   for (int i = thread; i < tokens * Units::count; i += Threads) {
-    const int token = first_token + i / Units::count, unit = i % Units::count;
+    const int token = i / Units::count, unit = i % Units::count;
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
     const int source_token = token * group < rows.count ? token : 0;
     const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
@@ -1251,14 +1260,15 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
         first[h] = ptx::load_16(head);
         second[h] = ptx::load_16(head + second_chunk);
       }
-      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, factor);
+      // Of whole heads the factor is in the scores' scale.
+      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, Units::passed == 0 ? 1.f : factor);
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
-        const int row = token * group + first_head + h;
-        if (!whole_tokens && (row < first_row || row >= first_row + Rows)) continue;
+        const int row = token * group, head = first_head + h;
+        if (!whole_tokens && row + head >= Config::rows) continue;
         if (rotated) rotate_chunks<Config>(first[h], second[h], angles);
-        store(row, a, first[h]);
-        store(row, b, second[h]);
+        ptx::store_16(target.bytes + byte_below<Tile, group>(row, head, a), first[h]);
+        ptx::store_16(target.bytes + byte_below<Tile, group>(row, head, b), second[h]);
       }
     }
   }
@@ -1544,6 +1554,428 @@ __device__ __forceinline__ float row_normaliser(const AttendParams& params, cons
 
 }  // namespace kgen
 
+// ======== tile/pipeline.cuh ========
+// The stages that tensor copies fill and warps empty (sm90).
+
+namespace kgen {
+
+// A place in a ring of stages, and the parity of the ring's round.
+template <int Stages>
+struct RingPlace {
+  int stage = 0, parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == Stages) stage = 0, parity ^= 1;
+  }
+};
+
+// Starts bringing the work lists in. A block's first copy waits for an item, its run and
+// that run's pages, one after the other; so all three are on their way from the start. A
+// thread takes a sector of each.
+__device__ __forceinline__ void read_ahead(const AttendParams& params, int thread) {
+  constexpr int sector = 32;
+  auto prefetch = [&](const void* list, int bytes) {
+    if (thread * sector < bytes) ptx::prefetch(static_cast<const unsigned char*>(list) + thread * sector);
+  };
+  prefetch(params.items, params.item_count * static_cast<int>(sizeof(Item)));
+  prefetch(params.runs, params.run_count * static_cast<int>(sizeof(Run)));
+  prefetch(params.page_table, params.page_count * static_cast<int>(sizeof(int32_t)));
+}
+
+// A piece of work: an item, for one KV head.
+struct Work {
+  int item, kv_head;  // item -1: nothing is left
+
+  __device__ __forceinline__ bool exists() const { return item >= 0; }
+};
+
+// The piece of a place in the order of the items. Items that hold no query tokens come
+// last, where nothing is left.
+__device__ __forceinline__ Work work_at(const AttendParams& params, int place) {
+  const int item = place / params.kv_heads;
+  if (item >= params.item_count || pointer<Item>(params.items)[item].q_count == 0) return {-1, 0};
+  return {item, place % params.kv_heads};
+}
+
+// What each block begins with.
+__device__ __forceinline__ Work first_work(const AttendParams& params) { return work_at(params, ptx::block_x()); }
+
+// A block's fixed share: one of every grid_x() pieces. As they come heaviest first, every
+// other round goes backwards, and no block has the heavier one of each round.
+struct FixedShare {
+  static constexpr int found_under = 1;  // see for_each_tile
+  int lane, round = 0;
+
+  // What follows first_work().
+  __device__ __forceinline__ Work next(const AttendParams& params) {
+    const int blocks = ptx::grid_x(), pieces = params.item_count * params.kv_heads;
+    while (++round * blocks < pieces) {
+      const int place = round * blocks + (round % 2 == 0 ? ptx::block_x() : blocks - 1 - ptx::block_x());
+      // The last round may be short: its places in the middle, not at the end, then
+      // have no work where it goes backwards.
+      if (place < pieces) return work_at(params, place);
+    }
+    return {-1, 0};
+  }
+  __device__ __forceinline__ void end(const AttendParams&) const {}
+};
+
+// Finds the block's further pieces, by one warp: with a counter, each is the first that no
+// block has yet; without one, the block's fixed share.
+struct WorkFinder {
+  FixedShare fixed;
+
+  __device__ __forceinline__ Work next(const AttendParams& params, int lane) {
+    if (params.counter == nullptr) return fixed.next(params);
+    int taken = 0;
+    if (lane == 0) taken = ptx::atomic_add(static_cast<uint32_t*>(params.counter), 1);
+    return work_at(params, ptx::grid_x() + ptx::shuffle(taken, 0));
+  }
+
+  // When there is no next: the last block to say so makes the counter zero again.
+  __device__ __forceinline__ void end(const AttendParams& params, int lane) const {
+    uint32_t* counter = static_cast<uint32_t*>(params.counter);
+    if (counter != nullptr && lane == 0 && ptx::atomic_add(counter + 1, 1) == ptx::grid_x() - 1) counter[0] = counter[1] = 0;
+  }
+};
+
+// The block's pieces on their way from the warp that finds them to so many others.
+template <int Readers>
+struct WorkRing {
+  static constexpr int places = 4;
+  Work work[places];
+  unsigned long long full[places], free[places];
+
+  __device__ __forceinline__ void init() {
+    for (int i = 0; i < places; ++i) {
+      ptx::barrier_init(ptx::shared_address(&full[i]), 1);
+      ptx::barrier_init(ptx::shared_address(&free[i]), Readers);
+    }
+  }
+};
+
+// One warp's end of the ring: that of the warp that finds the work, or of another.
+template <class Ring, bool Finds>
+struct WorkList {
+  static constexpr int found_under = 0;  // all stages; see for_each_tile
+  Ring& ring;
+  int lane;
+  WorkFinder finder;
+  int turn = 0;  // one register, not a RingPlace's two
+
+  // What follows first_work().
+  __device__ __forceinline__ Work next(const AttendParams& params) {
+    const int stage = turn % Ring::places, parity = turn / Ring::places % 2;
+    const uint32_t full = ptx::shared_address(&ring.full[stage]), free = ptx::shared_address(&ring.free[stage]);
+    Work work;
+    if constexpr (Finds) {
+      work = finder.next(params, lane);
+      ptx::barrier_wait(free, parity ^ 1);
+      ptx::sync_warp();  // see wait_for_stage
+      if (lane == 0) {
+        ring.work[stage] = work;
+        ptx::barrier_arrive(full);
+      }
+    } else {
+      ptx::barrier_wait(full, parity);
+      // One lane reads it, the one that releases the place.
+      work = {ptx::shuffle(lane == 0 ? ring.work[stage].item : 0, 0), ptx::shuffle(lane == 0 ? ring.work[stage].kv_head : 0, 0)};
+      if (lane == 0) ptx::barrier_arrive(free);
+    }
+    ++turn;
+    return work;
+  }
+  __device__ __forceinline__ void end(const AttendParams& params) const {
+    if constexpr (Finds) finder.end(params, lane);
+  }
+};
+
+// The first tile of a piece of work, found ahead of its use.
+struct WorkStart {
+  Work work;
+  int run_end, q_index;  // of its item
+  KeyTile tile;
+
+  __device__ __forceinline__ static WorkStart of(const AttendParams& params, const Work& work) {
+    WorkStart start = {work, 0, 0, {-1, 0, 0, 0, 0, 0}};
+    if (work.exists()) {
+      const Item& item = pointer<Item>(params.items)[work.item];
+      start.run_end = item.run_end, start.q_index = item.q_index;
+      start.tile = first_tile(params, item.run_begin, item.run_end);
+    }
+    return start;
+  }
+};
+
+// The producer warp's wait for a stage. No lane may be left waiting when another
+// goes on to fill the stage: by the time it looks, the stage could be full, emptied
+// and in the next phase.
+__device__ __forceinline__ void wait_for_stage(unsigned long long& free, int parity) {
+  ptx::barrier_wait(ptx::shared_address(&free), parity);
+  ptx::sync_warp();
+}
+
+// What a stage's tile is, to all lanes. One lane reads it, the one that releases the
+// stage.
+__device__ __forceinline__ KeyTile read_tile(const KeyTile& published, int lane) {
+  KeyTile tile = {0, 0, 0, 0, 0, 0};
+  if (lane == 0) tile = published;
+  return {ptx::shuffle(tile.run, 0),  ptx::shuffle(tile.begin, 0),  ptx::shuffle(tile.end, 0),
+          ptx::shuffle(tile.page, 0), ptx::shuffle(tile.offset, 0), ptx::shuffle(tile.causal, 0)};
+}
+
+// How many boxes of a tile's pages hold tokens. A box is a page's vectors of one head, or
+// the tile's part of those of a larger page.
+template <class Config>
+struct Boxes {
+  static_assert(Config::keys / (Config::page_size < Config::keys ? Config::page_size : Config::keys) <= 32, "a lane for each box");
+  static constexpr int rows = Config::page_size < Config::keys ? Config::page_size : Config::keys;
+  static_assert(rows % 8 == 0, "whole blocks");
+
+  __device__ static __forceinline__ int of(const KeyTile& tile) {
+    const int tokens = tile.end - tile.begin;
+    return tokens < Config::keys ? (tokens + rows - 1) / rows : Config::keys / rows;
+  }
+};
+
+template <class Config, int Dim>
+__device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Config>::of(tile) * Boxes<Config>::rows * (Dim * 2); }
+
+// A tile's copies, as they are looked up ahead of their start, so that this never waits
+// for the lists: lane i has the page of the i-th box.
+struct TileCopies {
+  KeyTile tile;
+  int page;              // of this lane's box
+  bool once, ends_part;  // see Run
+};
+
+template <class Config>
+__device__ __forceinline__ TileCopies look_up(const AttendParams& params, const KeyTile& tile, int lane) {
+  const int32_t* page_table = pointer<int32_t>(params.page_table);
+  const int page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
+  if (!tile.exists()) return {tile, page, false, false};
+  const Run& run = pointer<Run>(params.runs)[tile.run];
+  return {tile, page, run.once != 0, run.ends_part != 0 && tile.begin + Config::keys >= tile.end};
+}
+
+// Starts a tile's copies of K or V, Dim elements a token; rows of the target that no
+// page has are left as they are. All lanes.
+template <class Config, int Dim>
+__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const TileCopies& copies, int kv_head,
+                                          int kv_heads) {
+  using Tile = ColumnTile<Config::keys, Dim>;
+  const uint32_t bytes = ptx::shared_address(target.bytes);
+  const KeyTile& tile = copies.tile;
+  const int boxes = Boxes<Config>::of(tile), place = tile.begin % Config::page_size;
+  // What is read once would only push out what is read again, and, where the cache is
+  // full of lines that were written, each line it takes costs a write to memory.
+  const uint64_t policy = copies.once ? ptx::evict_first() : ptx::evict_unchanged();
+  constexpr int most = Config::keys / Boxes<Config>::rows;
+  int pages[most];
+#pragma unroll
+  for (int box = 0; box < most; ++box) pages[box] = ptx::shuffle(copies.page, box);
+  if (!ptx::elect()) return;
+#pragma unroll
+  for (int box = 0; box < most; ++box) {
+    if (box >= boxes) break;
+    // The map's dimensions: see the runtime's CacheShape.
+    const int column = kv_head * Tile::columns, page = pages[box];
+    ptx::tensor_copy(bytes + box * Boxes<Config>::rows * Tile::row_bytes, map, full, policy, 0, 0, column, place / 8, page);
+  }
+}
+
+// A tile of an item whose keys, or values, are to be copied.
+struct TileOfItem {
+  TileCopies copies;
+  int kv_head, q_index;
+  bool begins_part;  // and is not the item's first
+  int base_before;   // rotation_base of the tile before; no_base: this is the item's first
+};
+
+// One warp's way through the block's work, to copy it to so many stages: item after item,
+// tile after tile, and with Ends, after an item's last, one that does not exist.
+template <class Config, int Stages, bool Ends, class Works, class Visit>
+__device__ __forceinline__ void for_each_tile(const AttendParams& params, Works works, Visit visit) {
+  // What comes next takes some reads to find. They are under copies that fill so many stages.
+  constexpr int found_under = Works::found_under > 0 ? Works::found_under : Stages;
+  for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
+    TileCopies coming = look_up<Config>(params, now.tile, works.lane);
+    int copied = 0, base_before = no_base;  // of the item
+    bool begins_part = false;
+    while (Ends || coming.tile.exists()) {
+      const TileOfItem t = {coming, now.work.kv_head, now.q_index, begins_part, base_before};
+      coming = look_up<Config>(params, tile_after<Config::keys>(params, t.copies.tile, now.run_end), works.lane);
+      visit(t);
+      if (!t.copies.tile.exists()) break;
+      base_before = rotation_base(t.copies.tile), begins_part = t.copies.ends_part;
+      if (++copied == found_under) next = WorkStart::of(params, works.next(params));
+    }
+    if (copied < found_under) next = WorkStart::of(params, works.next(params));
+  }
+  works.end(params);
+  ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
+}
+
+// Zeros the rows of a tile of values past the first `tokens`, the end of their run: a zero
+// weight times what a page held before could be NaN.
+template <int Threads, int Keys, int Dim>
+__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, int tokens, int thread) {
+  constexpr int chunks = Dim / chunk_elements;
+  for (int i = tokens * chunks + thread; i < Keys * chunks; i += Threads) {
+    ptx::store_16(values.bytes + values.byte(i / chunks, i % chunks), make_uint4(0, 0, 0, 0));
+  }
+}
+
+}  // namespace kgen
+
+// ======== tile/attend_shared.cuh ========
+// What the warps of an attend kernel of family sm90 have in common.
+
+namespace kgen {
+
+template <class Config>
+struct AttendSm90Shared {
+  // One more than of values: keys are held until their weights are known to be right, and raw
+  // ones are rotated first.
+  static constexpr int key_stages = Config::stages + 1;
+  using Works = WorkRing<3 + 2 * Config::rows / 32>;  // all warps but the finder
+
+  // Queries rotated for one run each; the last of an item is also where its outputs
+  // are gathered.
+  ColumnTile<Config::rows, Config::head_dim> query[Config::queries];
+  ColumnTile<Config::keys, Config::head_dim> key[key_stages];
+  ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
+  int masked[key_stages];       // whether some row may not see some of the stage's keys
+  int begins_part[key_stages];  // whether they are a further part's first
+  KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
+  alignas(8) Works works;
+  unsigned long long query_full[Config::queries], query_free[Config::queries];
+  unsigned long long key_full[key_stages], key_free[key_stages];
+  unsigned long long value_full[Config::stages], value_free[Config::stages];
+};
+
+}  // namespace kgen
+
+// ======== tile/attend_copiers.cuh ========
+// The warps of an attend kernel of family sm90 that copy K and V.
+
+namespace kgen {
+
+// Copies keys when their stage is free, and publishes what the tile is.
+template <class Config>
+struct KeyCopier {
+  const AttendParams& params;
+  AttendSm90Shared<Config>& shared;
+  int lane;
+  RingPlace<AttendSm90Shared<Config>::key_stages> place;
+
+  __device__ __forceinline__ void copy(const TileOfItem& t) {
+    const KeyTile& tile = t.copies.tile;
+    wait_for_stage(shared.key_free[place.stage], place.parity ^ 1);
+    const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
+    if (lane == 0) {
+      shared.tile[place.stage] = tile, shared.masked[place.stage] = needs_mask<Config, Config::keys>(tile, t.q_index);
+      shared.begins_part[place.stage] = t.begins_part;
+      ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::head_dim>(tile));
+    }
+    ptx::sync_warp();
+    copy_tile<Config>(shared.key[place.stage], params.k_map, full, t.copies, t.kv_head, params.kv_heads);
+    place.advance();
+  }
+};
+
+template <class Config>
+struct ValueCopier {
+  const AttendParams& params;
+  AttendSm90Shared<Config>& shared;
+  int lane;
+  RingPlace<Config::stages> place;
+
+  __device__ __forceinline__ void copy(const TileOfItem& t) {
+    wait_for_stage(shared.value_free[place.stage], place.parity ^ 1);
+    const uint32_t full = ptx::shared_address(&shared.value_full[place.stage]);
+    if (lane == 0) ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::v_head_dim>(t.copies.tile));
+    ptx::sync_warp();
+    copy_tile<Config>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head, params.kv_heads);
+    place.advance();
+  }
+};
+
+// One warp for both. A tile's values are copied behind the keys of the next: consumers let
+// go of a value stage in the middle of the softmax at whose end they let go of the stage of
+// the keys after those, and never do copies that could start wait behind ones that can't.
+template <class Config>
+__device__ __forceinline__ void produce_keys_and_values(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane) {
+  KeyCopier<Config> keys = {params, shared, lane};
+  ValueCopier<Config> values = {params, shared, lane};
+  TileOfItem before;  // whose values are not copied yet
+  before.copies.tile.run = -1;
+  for_each_tile<Config, AttendSm90Shared<Config>::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) {
+    keys.copy(t);
+    if (before.copies.tile.exists()) values.copy(before);
+    before = t;  // of an item the last is none
+  });
+}
+
+}  // namespace kgen
+
+// ======== tile/attend_rotators.cuh ========
+// The warps of an attend kernel of family sm90 that rotate queries and raw keys.
+
+namespace kgen {
+
+template <class Config>
+constexpr int rotator_threads = 32 * Config::rotators;
+
+// Of queries, a rotator takes as many heads at a time as it has registers for.
+template <class Config>
+constexpr int rotated_heads = Config::rows > 128 ? 1 : Config::v_head_dim > 128 ? 2 : 4;
+
+// Publishes each item's queries, once for each run that needs a rotation of its own.
+// The first of all are the consumers' own work.
+template <class Config>
+__device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
+  RingPlace<Config::queries> query;
+  WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
+  bool first = true;
+  for (Work work = first_work(params); work.exists(); work = works.next(params)) {
+    const Item& item = pointer<Item>(params.items)[work.item];
+    const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
+    KeyTile tile = first_tile(params, item.run_begin, item.run_end);
+    for (;;) {
+      ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
+      if (!first && tile.exists()) {
+        rotate_query<Config, rotator_threads<Config>, rotated_heads<Config>>(rows, pointer<float>(params.rope), rotation_base(tile),
+                                                                             params.rope_scale, thread, shared.query[query.stage]);
+        ptx::fence_async_shared();
+      }
+      first = false;
+      ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage]));
+      query.advance();
+      if (!tile.exists()) break;  // an item without keys: a place for its outputs
+      tile = next_rotation(params, tile, item.run_end);
+      if (!tile.exists()) break;
+    }
+  }
+}
+
+// The block's first queries: nothing can start before they are there, and the
+// consumers are idle until then, so all of them take a share.
+template <class Config, int Threads>
+__device__ __forceinline__ void rotate_first_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
+  const Work work = first_work(params);
+  if (!work.exists()) return;
+  const Item& item = pointer<Item>(params.items)[work.item];
+  const KeyTile tile = first_tile(params, item.run_begin, item.run_end);
+  if (!tile.exists()) return;
+  rotate_query<Config, Threads, 4>(query_rows<Config>(params, item, work.kv_head), pointer<float>(params.rope), rotation_base(tile),
+                                   params.rope_scale, thread, shared.query[0]);
+  ptx::fence_async_shared();
+  ptx::named_barrier_sync(1, Threads);
+}
+
+}  // namespace kgen
+
 // ======== tile/store.cuh ========
 // The results of a tile of rows.
 
@@ -1725,300 +2157,25 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
 
 }  // namespace kgen
 
-// ======== tile/pipeline.cuh ========
-// The stages that tensor copies fill and warps empty (sm90).
-
-namespace kgen {
-
-// A place in a ring of stages, and the parity of the ring's round.
-template <int Stages>
-struct RingPlace {
-  int stage = 0, parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == Stages) stage = 0, parity ^= 1;
-  }
-};
-
-// Starts bringing the work lists in. A block's first copy waits for an item, its run and
-// that run's pages, one after the other; so all three are on their way from the start. A
-// thread takes a sector of each.
-__device__ __forceinline__ void read_ahead(const AttendParams& params, int thread) {
-  constexpr int sector = 32;
-  auto prefetch = [&](const void* list, int bytes) {
-    if (thread * sector < bytes) ptx::prefetch(static_cast<const unsigned char*>(list) + thread * sector);
-  };
-  prefetch(params.items, params.item_count * static_cast<int>(sizeof(Item)));
-  prefetch(params.runs, params.run_count * static_cast<int>(sizeof(Run)));
-  prefetch(params.page_table, params.page_count * static_cast<int>(sizeof(int32_t)));
-}
-
-// A piece of work: an item, for one KV head.
-struct Work {
-  int item, kv_head;  // item -1: nothing is left
-
-  __device__ __forceinline__ bool exists() const { return item >= 0; }
-};
-
-// The piece of a place in the order of the items. Items that hold no query tokens come
-// last, where nothing is left.
-__device__ __forceinline__ Work work_at(const AttendParams& params, int place) {
-  const int item = place / params.kv_heads;
-  if (item >= params.item_count || pointer<Item>(params.items)[item].q_count == 0) return {-1, 0};
-  return {item, place % params.kv_heads};
-}
-
-// What each block begins with.
-__device__ __forceinline__ Work first_work(const AttendParams& params) { return work_at(params, ptx::block_x()); }
-
-// A block's fixed share: one of every grid_x() pieces. As they come heaviest first, every
-// other round goes backwards, and no block has the heavier one of each round.
-struct FixedShare {
-  static constexpr int found_under = 1;  // see for_each_tile
-  int lane, round = 0;
-
-  // What follows first_work().
-  __device__ __forceinline__ Work next(const AttendParams& params) {
-    const int blocks = ptx::grid_x(), pieces = params.item_count * params.kv_heads;
-    while (++round * blocks < pieces) {
-      const int place = round * blocks + (round % 2 == 0 ? ptx::block_x() : blocks - 1 - ptx::block_x());
-      // The last round may be short: its places in the middle, not at the end, then
-      // have no work where it goes backwards.
-      if (place < pieces) return work_at(params, place);
-    }
-    return {-1, 0};
-  }
-  __device__ __forceinline__ void end(const AttendParams&) const {}
-};
-
-// Finds the block's further pieces, by one warp: with a counter, each is the first that no
-// block has yet; without one, the block's fixed share.
-struct WorkFinder {
-  FixedShare fixed;
-
-  __device__ __forceinline__ Work next(const AttendParams& params, int lane) {
-    if (params.counter == nullptr) return fixed.next(params);
-    int taken = 0;
-    if (lane == 0) taken = ptx::atomic_add(static_cast<uint32_t*>(params.counter), 1);
-    return work_at(params, ptx::grid_x() + ptx::shuffle(taken, 0));
-  }
-
-  // When there is no next: the last block to say so makes the counter zero again.
-  __device__ __forceinline__ void end(const AttendParams& params, int lane) const {
-    uint32_t* counter = static_cast<uint32_t*>(params.counter);
-    if (counter != nullptr && lane == 0 && ptx::atomic_add(counter + 1, 1) == ptx::grid_x() - 1) counter[0] = counter[1] = 0;
-  }
-};
-
-// The block's pieces on their way from the warp that finds them to so many others.
-template <int Readers>
-struct WorkRing {
-  static constexpr int places = 4;
-  Work work[places];
-  unsigned long long full[places], free[places];
-
-  __device__ __forceinline__ void init() {
-    for (int i = 0; i < places; ++i) {
-      ptx::barrier_init(ptx::shared_address(&full[i]), 1);
-      ptx::barrier_init(ptx::shared_address(&free[i]), Readers);
-    }
-  }
-};
-
-// One warp's end of the ring: that of the warp that finds the work, or of another.
-template <class Ring, bool Finds>
-struct WorkList {
-  static constexpr int found_under = 0;  // all stages; see for_each_tile
-  Ring& ring;
-  int lane;
-  WorkFinder finder;
-  int turn = 0;  // one register, not a RingPlace's two
-
-  // What follows first_work().
-  __device__ __forceinline__ Work next(const AttendParams& params) {
-    const int stage = turn % Ring::places, parity = turn / Ring::places % 2;
-    const uint32_t full = ptx::shared_address(&ring.full[stage]), free = ptx::shared_address(&ring.free[stage]);
-    Work work;
-    if constexpr (Finds) {
-      work = finder.next(params, lane);
-      ptx::barrier_wait(free, parity ^ 1);
-      ptx::sync_warp();  // see wait_for_stage
-      if (lane == 0) {
-        ring.work[stage] = work;
-        ptx::barrier_arrive(full);
-      }
-    } else {
-      ptx::barrier_wait(full, parity);
-      // One lane reads it, the one that releases the place.
-      work = {ptx::shuffle(lane == 0 ? ring.work[stage].item : 0, 0), ptx::shuffle(lane == 0 ? ring.work[stage].kv_head : 0, 0)};
-      if (lane == 0) ptx::barrier_arrive(free);
-    }
-    ++turn;
-    return work;
-  }
-  __device__ __forceinline__ void end(const AttendParams& params) const {
-    if constexpr (Finds) finder.end(params, lane);
-  }
-};
-
-// The first tile of a piece of work, found ahead of its use.
-struct WorkStart {
-  Work work;
-  int run_end, q_index;  // of its item
-  KeyTile tile;
-
-  __device__ __forceinline__ static WorkStart of(const AttendParams& params, const Work& work) {
-    WorkStart start = {work, 0, 0, {-1, 0, 0, 0, 0, 0}};
-    if (work.exists()) {
-      const Item& item = pointer<Item>(params.items)[work.item];
-      start.run_end = item.run_end, start.q_index = item.q_index;
-      start.tile = first_tile(params, item.run_begin, item.run_end);
-    }
-    return start;
-  }
-};
-
-// The producer warp's wait for a stage. No lane may be left waiting when another
-// goes on to fill the stage: by the time it looks, the stage could be full, emptied
-// and in the next phase.
-__device__ __forceinline__ void wait_for_stage(unsigned long long& free, int parity) {
-  ptx::barrier_wait(ptx::shared_address(&free), parity);
-  ptx::sync_warp();
-}
-
-// What a stage's tile is, to all lanes. One lane reads it, the one that releases the
-// stage.
-__device__ __forceinline__ KeyTile read_tile(const KeyTile& published, int lane) {
-  KeyTile tile = {0, 0, 0, 0, 0, 0};
-  if (lane == 0) tile = published;
-  return {ptx::shuffle(tile.run, 0),  ptx::shuffle(tile.begin, 0),  ptx::shuffle(tile.end, 0),
-          ptx::shuffle(tile.page, 0), ptx::shuffle(tile.offset, 0), ptx::shuffle(tile.causal, 0)};
-}
-
-// How many boxes of a tile's pages hold tokens. A box is 64 columns of a page, or
-// of the tile's part of a larger page.
-template <class Config>
-struct Boxes {
-  static_assert(Config::keys / (Config::page_size < Config::keys ? Config::page_size : Config::keys) <= 32, "a lane for each box");
-  static constexpr int rows = Config::page_size < Config::keys ? Config::page_size : Config::keys;
-  static constexpr int bytes = rows * column_elements * 2;
-
-  __device__ static __forceinline__ int of(const KeyTile& tile) {
-    const int tokens = tile.end - tile.begin;
-    return tokens < Config::keys ? (tokens + rows - 1) / rows : Config::keys / rows;
-  }
-};
-
-template <class Config, int Dim>
-__device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Config>::of(tile) * (Dim / column_elements) * Boxes<Config>::bytes; }
-
-// A tile's copies, as they are looked up ahead of their start, so that this never waits
-// for the lists: lane i has the page of the i-th box.
-struct TileCopies {
-  KeyTile tile;
-  int page;              // of this lane's box
-  bool once, ends_part;  // see Run
-};
-
-template <class Config>
-__device__ __forceinline__ TileCopies look_up(const AttendParams& params, const KeyTile& tile, int lane) {
-  const int32_t* page_table = pointer<int32_t>(params.page_table);
-  const int page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
-  if (!tile.exists()) return {tile, page, false, false};
-  const Run& run = pointer<Run>(params.runs)[tile.run];
-  return {tile, page, run.once != 0, run.ends_part != 0 && tile.begin + Config::keys >= tile.end};
-}
-
-// Starts a tile's copies of K or V, Dim elements a token; rows of the target that no
-// page has are left as they are. All lanes.
-template <class Config, int Dim>
-__device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const TileCopies& copies, int kv_head) {
-  constexpr int columns = Dim / column_elements;
-  const uint32_t bytes = ptx::shared_address(target.bytes);
-  const KeyTile& tile = copies.tile;
-  const int boxes = Boxes<Config>::of(tile), place = tile.begin % Config::page_size;
-  // What is read once would only push out what is read again, and, where the cache is
-  // full of lines that were written, each line it takes costs a write to memory.
-  const uint64_t policy = copies.once ? ptx::evict_first() : ptx::evict_unchanged();
-  constexpr int most = Config::keys / Boxes<Config>::rows;
-  int pages[most];
-#pragma unroll
-  for (int box = 0; box < most; ++box) pages[box] = ptx::shuffle(copies.page, box);
-  if (!ptx::elect()) return;
-#pragma unroll
-  for (int box = 0; box < most; ++box) {
-    if (box >= boxes) break;
-#pragma unroll
-    for (int column = 0; column < columns; ++column) {
-      ptx::tensor_copy(bytes + column * ColumnTile<Config::keys, Dim>::column_bytes + box * Boxes<Config>::bytes, map, full, policy,
-                       column * column_elements, place, kv_head, pages[box]);
-    }
-  }
-}
-
-// A tile of an item whose keys, or values, are to be copied.
-struct TileOfItem {
-  TileCopies copies;
-  int kv_head, q_index;
-  bool begins_part;  // and is not the item's first
-  int base_before;   // rotation_base of the tile before; no_base: this is the item's first
-};
-
-// One warp's way through the block's work, to copy it to so many stages: item after item,
-// tile after tile, and with Ends, after an item's last, one that does not exist.
-template <class Config, int Stages, bool Ends, class Works, class Visit>
-__device__ __forceinline__ void for_each_tile(const AttendParams& params, Works works, Visit visit) {
-  // What comes next takes some reads to find. They are under copies that fill so many stages.
-  constexpr int found_under = Works::found_under > 0 ? Works::found_under : Stages;
-  for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
-    TileCopies coming = look_up<Config>(params, now.tile, works.lane);
-    int copied = 0, base_before = no_base;  // of the item
-    bool begins_part = false;
-    while (Ends || coming.tile.exists()) {
-      const TileOfItem t = {coming, now.work.kv_head, now.q_index, begins_part, base_before};
-      coming = look_up<Config>(params, tile_after<Config::keys>(params, t.copies.tile, now.run_end), works.lane);
-      visit(t);
-      if (!t.copies.tile.exists()) break;
-      base_before = rotation_base(t.copies.tile), begins_part = t.copies.ends_part;
-      if (++copied == found_under) next = WorkStart::of(params, works.next(params));
-    }
-    if (copied < found_under) next = WorkStart::of(params, works.next(params));
-  }
-  works.end(params);
-  ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
-}
-
-// Zeros the rows of a tile of values past the first `tokens`, the end of their run: a zero
-// weight times what a page held before could be NaN.
-template <int Threads, int Keys, int Dim>
-__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, int tokens, int thread) {
-  constexpr int chunks = Dim / chunk_elements;
-  for (int i = tokens * chunks + thread; i < Keys * chunks; i += Threads) {
-    ptx::store_16(values.bytes + values.byte(i / chunks, i % chunks), make_uint4(0, 0, 0, 0));
-  }
-}
-
-}  // namespace kgen
-
 // ======== tile/warpgroup.cuh ========
 // Tiles and products of a warpgroup (sm90): 64 rows of queries against a tile of
-// keys, both in shared memory as columns of 64 elements with a 128-byte swizzle.
+// keys, both in shared memory as ColumnTiles.
 
 namespace kgen {
 
-constexpr int eight_rows = 8 * column_elements * 2;  // bytes
-constexpr int inner_step = 16 * 2;                    // bytes, sixteen elements along a row
+constexpr int inner_step = 16 * 2;  // bytes, sixteen elements along a row
 
 // Starts scores = query * key^T, for the 64 rows from first_row on.
-template <class Element, int QueryRows, int Keys, int Dim>
+template <class Element, int Keys, int Dim>
 __device__ __forceinline__ void start_query_times_keys(Accumulator<1, Keys>& scores, uint32_t query, int first_row, uint32_t keys) {
   float(&d)[Keys / 2] = reinterpret_cast<float(&)[Keys / 2]>(scores.block);
-  const uint64_t a = ptx::matrix_descriptor(query + first_row * (column_elements * 2), 0, eight_rows), b = ptx::matrix_descriptor(keys, 0, eight_rows);
+  using Tile = ColumnTile<Keys, Dim>;  // the query's differs in its number of rows alone
+  const uint64_t a = ptx::matrix_descriptor(query + first_row * Tile::row_bytes, 0, Tile::eight_rows_bytes);
+  const uint64_t b = ptx::matrix_descriptor(keys, 0, Tile::eight_rows_bytes);
 #pragma unroll
   for (int k = 0; k < Dim / 16; ++k) {
-    const int column = k / 4, step = k % 4 * inner_step;
-    ptx::Wgmma<Element, Keys>::shared(d, ptx::descriptor_behind(a, column * ColumnTile<QueryRows, Dim>::column_bytes + step),
-                                      ptx::descriptor_behind(b, column * ColumnTile<Keys, Dim>::column_bytes + step), k > 0);
+    const int step = k / 4 * Tile::column_bytes + k % 4 * inner_step;
+    ptx::Wgmma<Element, Keys>::shared(d, ptx::descriptor_behind(a, step), ptx::descriptor_behind(b, step), k > 0);
   }
   ptx::wgmma_commit();
 }
@@ -2045,10 +2202,11 @@ __device__ __forceinline__ void to_fragments(WeightFragments<Keys>& weights, con
 template <class Element, int Keys, int Dim>
 __device__ __forceinline__ void start_weights_times_values(Accumulator<1, Dim>& output, const WeightFragments<Keys>& weights, uint32_t values) {
   float(&d)[Dim / 2] = reinterpret_cast<float(&)[Dim / 2]>(output.block);
-  const uint64_t b = ptx::matrix_descriptor(values, ColumnTile<Keys, Dim>::column_bytes, eight_rows);
+  using Tile = ColumnTile<Keys, Dim>;
+  const uint64_t b = ptx::matrix_descriptor(values, Tile::column_bytes, Tile::eight_rows_bytes);
 #pragma unroll
   for (int k = 0; k < Keys / 16; ++k) {
-    ptx::Wgmma<Element, Dim>::registers(d, weights.step[k], ptx::descriptor_behind(b, k * 2 * eight_rows), true);
+    ptx::Wgmma<Element, Dim>::registers(d, weights.step[k], ptx::descriptor_behind(b, k * 2 * Tile::eight_rows_bytes), true);
   }
   ptx::wgmma_commit();
 }
@@ -2068,151 +2226,6 @@ __device__ __forceinline__ void touch(Accumulator<1, Columns>& a) {
 // are persistent: the copies and rotations of the next item start under the end of this one.
 
 namespace kgen {
-
-template <class Config>
-struct AttendSm90Shared {
-  // One more than of values: keys are held until their weights are known to be right, and raw
-  // ones are rotated first.
-  static constexpr int key_stages = Config::stages + 1;
-  using Works = WorkRing<3 + 2 * Config::rows / 32>;  // all warps but the finder
-
-  // Queries rotated for one run each; the last of an item is also where its outputs
-  // are gathered.
-  ColumnTile<Config::rows, Config::head_dim> query[Config::queries];
-  ColumnTile<Config::keys, Config::head_dim> key[key_stages];
-  ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
-  int masked[key_stages];       // whether some row may not see some of the stage's keys
-  int begins_part[key_stages];  // whether they are a further part's first
-  KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
-  alignas(8) Works works;
-  unsigned long long query_full[Config::queries], query_free[Config::queries];
-  unsigned long long key_full[key_stages], key_free[key_stages];
-  unsigned long long value_full[Config::stages], value_free[Config::stages];
-};
-
-// ---- the producers ----
-
-// Copies keys when their stage is free, and publishes what the tile is.
-template <class Config>
-struct KeyCopier {
-  const AttendParams& params;
-  AttendSm90Shared<Config>& shared;
-  int lane;
-  RingPlace<AttendSm90Shared<Config>::key_stages> place;
-
-  __device__ __forceinline__ void copy(const TileOfItem& t) {
-    const KeyTile& tile = t.copies.tile;
-    wait_for_stage(shared.key_free[place.stage], place.parity ^ 1);
-    const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
-    if (lane == 0) {
-      shared.tile[place.stage] = tile, shared.masked[place.stage] = needs_mask<Config, Config::keys>(tile, t.q_index);
-      shared.begins_part[place.stage] = t.begins_part;
-      ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::head_dim>(tile));
-    }
-    ptx::sync_warp();
-    copy_tile<Config>(shared.key[place.stage], params.k_map, full, t.copies, t.kv_head);
-    place.advance();
-  }
-};
-
-template <class Config>
-struct ValueCopier {
-  const AttendParams& params;
-  AttendSm90Shared<Config>& shared;
-  int lane;
-  RingPlace<Config::stages> place;
-
-  __device__ __forceinline__ void copy(const TileOfItem& t) {
-    wait_for_stage(shared.value_free[place.stage], place.parity ^ 1);
-    const uint32_t full = ptx::shared_address(&shared.value_full[place.stage]);
-    if (lane == 0) ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::v_head_dim>(t.copies.tile));
-    ptx::sync_warp();
-    copy_tile<Config>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head);
-    place.advance();
-  }
-};
-
-// One warp for both. A tile's values follow the keys whose stage becomes free before
-// theirs: never do copies that could start wait behind ones that can't.
-template <class Config>
-__device__ __forceinline__ void produce_keys_and_values(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane) {
-  constexpr int key_stages = AttendSm90Shared<Config>::key_stages, behind = key_stages - Config::stages + 1;
-  KeyCopier<Config> keys = {params, shared, lane};
-  ValueCopier<Config> values = {params, shared, lane};
-  TileOfItem waiting[behind];  // for their values
-#pragma unroll
-  for (int i = 0; i < behind; ++i) waiting[i].copies.tile.run = -1;
-  auto copy_oldest = [&](const TileOfItem& newest) {
-    if (waiting[0].copies.tile.exists()) values.copy(waiting[0]);
-#pragma unroll
-    for (int i = 0; i + 1 < behind; ++i) waiting[i] = waiting[i + 1];
-    waiting[behind - 1] = newest;
-  };
-  for_each_tile<Config, key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) {
-    keys.copy(t);
-    copy_oldest(t);
-  });
-#pragma unroll
-  for (int i = 0; i < behind; ++i) copy_oldest(waiting[behind - 1]);
-}
-
-// ---- the rotators ----
-
-template <class Config>
-constexpr int rotator_threads = 32 * Config::rotators;
-
-// Of queries, a rotator takes as many heads at a time as it has registers for.
-template <class Config>
-constexpr int rotated_heads = Config::rows > 128 ? 1 : Config::v_head_dim > 128 ? 2 : 4;
-
-template <class Config>
-__device__ __forceinline__ unsigned char* query_chunk(AttendSm90Shared<Config>& shared, int stage, int row, int chunk) {
-  return shared.query[stage].bytes + ColumnTile<Config::rows, Config::head_dim>::byte(row, chunk);
-}
-
-// Publishes each item's queries, once for each run that needs a rotation of its own.
-// The first of all are the consumers' own work.
-template <class Config>
-__device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
-  RingPlace<Config::queries> query;
-  WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
-  bool first = true;
-  for (Work work = first_work(params); work.exists(); work = works.next(params)) {
-    const Item& item = pointer<Item>(params.items)[work.item];
-    const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
-    KeyTile tile = first_tile(params, item.run_begin, item.run_end);
-    for (;;) {
-      ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
-      if (!first && tile.exists()) {
-        rotate_query<Config, Config::rows, rotator_threads<Config>, rotated_heads<Config>>(
-            rows, pointer<float>(params.rope), rotation_base(tile), params.rope_scale, 0, thread,
-            [&](int row, int chunk, uint4 elements) { ptx::store_16(query_chunk(shared, query.stage, row, chunk), elements); });
-        ptx::fence_async_shared();
-      }
-      first = false;
-      ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage]));
-      query.advance();
-      if (!tile.exists()) break;  // an item without keys: a place for its outputs
-      tile = next_rotation(params, tile, item.run_end);
-      if (!tile.exists()) break;
-    }
-  }
-}
-
-// The block's first queries: nothing can start before they are there, and the
-// consumers are idle until then, so all of them take a share.
-template <class Config, int Threads>
-__device__ __forceinline__ void rotate_first_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
-  const Work work = first_work(params);
-  if (!work.exists()) return;
-  const Item& item = pointer<Item>(params.items)[work.item];
-  const KeyTile tile = first_tile(params, item.run_begin, item.run_end);
-  if (!tile.exists()) return;
-  rotate_query<Config, Config::rows, Threads, 4>(query_rows<Config>(params, item, work.kv_head), pointer<float>(params.rope),
-                                                 rotation_base(tile), params.rope_scale, 0, thread, [&](int row, int chunk, uint4 elements) { ptx::store_16(query_chunk(shared, 0, row, chunk), elements); });
-  ptx::fence_async_shared();
-  ptx::named_barrier_sync(1, Threads);
-}
 
 // ---- a consumer: one warpgroup ----
 
@@ -2265,8 +2278,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       if constexpr (warpgroups > 1) ptx::named_barrier_arrive(2 + (warpgroup + 1 < warpgroups ? warpgroup + 1 : 0), 256);
     };
     auto start_scores = [&]() {
-      start_query_times_keys<Element, Config::rows, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
-                                                                            ptx::shared_address(shared.key[key.stage].bytes));
+      start_query_times_keys<Element, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
+                                                              ptx::shared_address(shared.key[key.stage].bytes));
     };
     auto start_outputs = [&]() { start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
     bool masked, begins_part;  // the tile that take_keys gave
@@ -2299,7 +2312,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // others stay as they are: no row's result depends on another's.
     auto weigh_again = [&](int stage, float (&added)[2]) {
       query_times_keys<Element, Config::head_dim, 1>(scores, shared.query[query.stage], first_row(), shared.key[stage], lane);
-      mask(read_tile(shared.tile[stage], lane), shared.masked[stage]);
+      mask(read_tile(shared.tile[stage], lane), ptx::shuffle(lane == 0 ? shared.masked[stage] : 0, 0));
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float most = ptx::maximum(added[h], ptx::shuffle_xor(added[h], 1));
@@ -2407,7 +2420,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ends = fold_rows<Config>(params, item, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), warp_row, ptx::here(lane));
     }
     store_rows<Config, 1>(params, item, kv_head, output, ends, warp_row, lane,
-                          [&](int row, int chunk) { return query_chunk(shared, query.stage, row, chunk); });
+                          [&](int row, int chunk) { return shared.query[query.stage].bytes + shared.query[0].byte(row, chunk); });
     ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
     query.advance();
   }

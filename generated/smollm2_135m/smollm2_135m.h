@@ -83,7 +83,8 @@
 // prefill attends from many query tokens; its tile suits a chunk that is encoded alone.
 // Takes KgenAttendParams; the grid is (blocks, 1): one block a
 // multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
-// with 128-byte swizzle: dimensions (dim, page size, KV heads, pages), boxes (64, 16, 1, 1).
+// with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
+// (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
 // Machine code: prefill_sm90_r192k64s3w16.sm_90a.cubin
 #define KGEN_SMOLLM2_135M_PREFILL_SM90_ENTRY "kgen_smollm2_135m_prefill_sm90_r192k64s3w16"
 #define KGEN_SMOLLM2_135M_PREFILL_SM90_THREADS 512
@@ -101,7 +102,8 @@
 // extend attends from a block of query tokens to many segments and to the block's own tokens.
 // Takes KgenAttendParams; the grid is (blocks, 1): one block a
 // multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
-// with 128-byte swizzle: dimensions (dim, page size, KV heads, pages), boxes (64, 16, 1, 1).
+// with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
+// (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
 // Machine code: extend_sm90_r128k128s2w12.sm_90a.cubin
 #define KGEN_SMOLLM2_135M_EXTEND_SM90_ENTRY "kgen_smollm2_135m_extend_sm90_r128k128s2w12"
 #define KGEN_SMOLLM2_135M_EXTEND_SM90_THREADS 384
@@ -119,7 +121,8 @@
 // decode attends from one query token of each sequence, its keys split over many blocks.
 // Takes KgenAttendParams; the grid is (blocks, 1): one block a
 // multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
-// with 128-byte swizzle: dimensions (dim, page size, KV heads, pages), boxes (64, 16, 1, 1).
+// with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
+// (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
 // Machine code: decode_sm90_r16k128s3w7.sm_90a.cubin
 #define KGEN_SMOLLM2_135M_DECODE_SM90_ENTRY "kgen_smollm2_135m_decode_sm90_r16k128s3w7"
 #define KGEN_SMOLLM2_135M_DECODE_SM90_THREADS 224
@@ -137,7 +140,8 @@
 // shared_decode attends from the query tokens of all sequences that hold a chunk, each at its own offset, with one read of its keys; results are partial.
 // Takes KgenAttendParams; the grid is (blocks, 1): one block a
 // multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
-// with 128-byte swizzle: dimensions (dim, page size, KV heads, pages), boxes (64, 16, 1, 1).
+// with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
+// (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
 // Machine code: shared_decode_sm90_r128k128s2w12.sm_90a.cubin
 #define KGEN_SMOLLM2_135M_SHARED_DECODE_SM90_ENTRY "kgen_smollm2_135m_shared_decode_sm90_r128k128s2w12"
 #define KGEN_SMOLLM2_135M_SHARED_DECODE_SM90_THREADS 384

@@ -49,24 +49,15 @@ struct ValueCopier {
 // the keys after those, and never do copies that could start wait behind ones that can't.
 template <class Config>
 __device__ __forceinline__ void produce_keys_and_values(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane) {
-  constexpr int key_stages = AttendSm90Shared<Config>::key_stages, behind = key_stages - Config::stages;
   KeyCopier<Config> keys = {params, shared, lane};
   ValueCopier<Config> values = {params, shared, lane};
-  TileOfItem waiting[behind];  // for their values
-#pragma unroll
-  for (int i = 0; i < behind; ++i) waiting[i].copies.tile.run = -1;
-  auto copy_oldest = [&](const TileOfItem& newest) {
-    if (waiting[0].copies.tile.exists()) values.copy(waiting[0]);
-#pragma unroll
-    for (int i = 0; i + 1 < behind; ++i) waiting[i] = waiting[i + 1];
-    waiting[behind - 1] = newest;
-  };
-  for_each_tile<Config, key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) {
+  TileOfItem before;  // whose values are not copied yet
+  before.copies.tile.run = -1;
+  for_each_tile<Config, AttendSm90Shared<Config>::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) {
     keys.copy(t);
-    copy_oldest(t);
+    if (before.copies.tile.exists()) values.copy(before);
+    before = t;  // of an item the last is none
   });
-#pragma unroll
-  for (int i = 0; i < behind; ++i) copy_oldest(waiting[behind - 1]);
 }
 
 }  // namespace kgen
