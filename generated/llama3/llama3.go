@@ -19,7 +19,6 @@
 //	prefill     prefill_sm90_r128k128s2w12.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
-//	extend      extend_sm90_r64k128s2w8.cu
 //	extend      extend_sm80_r64k64s1w4.cu
 //	decode      decode_sm80_r16k16s2w4.cu
 //	decode      decode_sm90_r16k64s3w7.cu
@@ -44,7 +43,6 @@ import (
 //go:embed prefill_sm90_r128k128s2w12.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
-//go:embed extend_sm90_r64k128s2w8.cu
 //go:embed extend_sm80_r64k64s1w4.cu
 //go:embed decode_sm80_r16k16s2w4.cu
 //go:embed decode_sm90_r16k64s3w7.cu
@@ -177,22 +175,6 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindExtend,
-				Entry:       "kgen_llama3_extend_sm90_r64k128s2w8",
-				File:        "extend_sm90_r64k128s2w8.cu",
-				Family:      "sm90",
-				Targets:     []string{"sm_90a"},
-				Tuned:       []string{"sm_90a"},
-				Rows:        64,
-				Keys:        128,
-				Stages:      2,
-				Warps:       8,
-				Group:       Group,
-				SharedBytes: 197632,
-				Folds:       true,
-				Source:      read("extend_sm90_r64k128s2w8.cu"),
-			},
-			{
-				Kind:        abi.KindExtend,
 				Entry:       "kgen_llama3_extend_sm80_r64k64s1w4",
 				File:        "extend_sm80_r64k64s1w4.cu",
 				Family:      "sm80",
@@ -288,9 +270,7 @@ func Bundle() kernel.Bundle {
 			},
 		},
 		Tuned: []kernel.Tuned{
-			{Device: "NVIDIA H200", Rules: []kernel.Rule{
-				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r64k128s2w8"},
-			}},
+			{Device: "NVIDIA H200", Rules: []kernel.Rule{}},
 			{Target: "sm_80", Rules: []kernel.Rule{
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm80_r64k64s1w4"},
 			}},

@@ -2120,22 +2120,25 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
     for (int h = 0; h < 2; ++h) {
       if (exists(h) && lane % 4 == 0) before[h] = *lse_of(h, level);
     }
+    // Both rows are on their way while their log-sum-exps are.
+    float4 kept[2][blocks / 2] = {};
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      // The row is on its way while its log-sum-exp is.
-      float4 kept[blocks / 2] = {};
-      if (exists(h)) {
-        const float4* row = scratch_row<Config>(params, item, kv_head, row_of(h), level, lane);
+      if (!exists(h)) continue;
+      const float4* row = scratch_row<Config>(params, item, kv_head, row_of(h), level, lane);
 #pragma unroll
-        for (int i = 0; i < blocks / 2; ++i) kept[i] = row[4 * i];
-      }
+      for (int i = 0; i < blocks / 2; ++i) kept[h][i] = row[4 * i];
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
       const Fold by = fold_of(ptx::shuffle(before[h], lane & ~3), ends.lse[0][h]);
       ends.lse[0][h] = by.lse;
 #pragma unroll
       for (int i = 0; i < blocks / 2; ++i) {
+        const float4& k = kept[h][i];
         float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];
-        left[2 * h] = fold(by, kept[i].x, left[2 * h]), left[2 * h + 1] = fold(by, kept[i].y, left[2 * h + 1]);
-        right[2 * h] = fold(by, kept[i].z, right[2 * h]), right[2 * h + 1] = fold(by, kept[i].w, right[2 * h + 1]);
+        left[2 * h] = fold(by, k.x, left[2 * h]), left[2 * h + 1] = fold(by, k.y, left[2 * h + 1]);
+        right[2 * h] = fold(by, k.z, right[2 * h]), right[2 * h + 1] = fold(by, k.w, right[2 * h + 1]);
       }
     }
   });
