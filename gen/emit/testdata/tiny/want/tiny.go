@@ -56,9 +56,9 @@ const (
 	RopeScale   = 1.0                                                                // AttendParams.RopeScale of the model
 )
 
-// The sources read version 9 of the launch parameters. With another version
+// The sources read version 10 of the launch parameters. With another version
 // this line does not compile: generate the package again.
-var _ = [1]struct{}{}[abi.Version-9]
+var _ = [1]struct{}{}[abi.Version-10]
 
 // Bundle returns the sources, what is known of them, and the machine code that
 // is embedded.
