@@ -49,11 +49,11 @@ func (d saboteur) Load(image cuda.Image) (cuda.Module, error) {
 	return d.Device.Load(image)
 }
 
-// A whole run without a GPU: a wrong candidate is reported and not ranked, and a run
-// that was interrupted goes on to the same table.
-func TestRun(t *testing.T) {
+// tiny is a spec of few heads, with the rest of its lines, and a device without a GPU.
+func tiny(t *testing.T, rest string) (spec.Spec, *emulate.Device) {
+	t.Helper()
 	s, err := spec.Parse("tiny.yaml", []byte("name: tiny\nmodel: {query_heads: 4, kv_heads: 2, head_dim: 64}\n"+
-		"rope: {type: default, theta: 10000}\ntargets: [sm_80]\nkernels: [append, decode, merge]\ntiles: {decode: {keys: 16}}\n"))
+		"rope: {type: default, theta: 10000}\ntargets: [sm_80]\n"+rest))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,11 +61,18 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := dev.Close(); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return s, dev
+}
+
+// A whole run without a GPU: a wrong candidate is reported and not ranked, and a run
+// that was interrupted goes on to the same table.
+func TestRun(t *testing.T) {
+	s, dev := tiny(t, "kernels: [append, decode, merge]\ntiles: {decode: {keys: 16}}\n")
 	decode := func(batch, keys int, heldOut bool) Case {
 		return Case{bench.Case{Kind: spec.Decode, Batch: batch, Query: 1, Context: keys}, heldOut}
 	}
@@ -208,16 +215,7 @@ func (d clocked) DestroyStream(s cuda.Stream) error {
 // A kind's times come from one timer, which is closed when they are there, or when the
 // run is interrupted.
 func TestOneTimerAKind(t *testing.T) {
-	s, err := spec.Parse("tiny.yaml", []byte("name: tiny\nmodel: {query_heads: 4, kv_heads: 2, head_dim: 64}\n"+
-		"rope: {type: default, theta: 10000}\ntargets: [sm_80]\nkernels: [decode]\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cacheDir, Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dev.Close()
+	s, dev := tiny(t, "kernels: [decode]\n")
 	path := filepath.Join(t.TempDir(), "journal")
 	for _, interrupted := range []bool{true, false} {
 		j, err := OpenJournal(path, Identity{Spec: s.Name}, 1)
