@@ -52,7 +52,8 @@ func (t *Table) Add(dst []schedule.Segment, s *Sequence) ([]schedule.Segment, er
 }
 
 // Extend is [Sequence.Extend], [Table.Add] and [Sequence.Slots] of the n tokens, in one: what
-// a step does with each of its sequences. layout is [schedule.Sequence.Layout]. Where it fails, nothing has changed.
+// a step does with each of its sequences. layout is [schedule.Sequence.Layout]. Where it
+// fails, nothing has changed.
 func (t *Table) Extend(dst []schedule.Segment, slots []int32, s *Sequence, n int) (_ []schedule.Segment, _ []int32, layout uint64, err error) {
 	s.cache.mu.Lock()
 	defer s.cache.mu.Unlock()
