@@ -36,6 +36,7 @@ struct KgenWgmma {
   uint64_t a_descriptor, b_descriptor;
   int columns;
   bool bf16, accumulate;
+  bool b_rows;  // b has rows along the inner dimension
 };
 void kgen_barrier_init(uint32_t barrier, int count, int line);
 void kgen_barrier_init_fence();
@@ -43,6 +44,7 @@ void kgen_barrier_arrive(uint32_t barrier, int line);
 void kgen_barrier_arrive_expecting(uint32_t barrier, int bytes, int line);
 void kgen_barrier_wait(uint32_t barrier, int parity, int line);
 void kgen_named_barrier(int id, int threads, bool wait, int line);
+void kgen_stmatrix_x4(uint32_t address, const uint32_t* r, int line);
 void kgen_tensor_map_prefetch(const void* map, int line);
 void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int v, int line);
 void kgen_fence_async_shared();

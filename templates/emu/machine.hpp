@@ -43,12 +43,12 @@ class Random {
 };
 
 enum class Op {
-  none, sync_threads, sync_warp, shuffle_xor, ldmatrix_x4, ldmatrix_x4_trans, mma_bf16, mma_fp16,
+  none, sync_threads, sync_warp, shuffle_xor, ldmatrix_x4, ldmatrix_x4_trans, stmatrix_x4, mma_bf16, mma_fp16,
   named_barrier_sync, named_barrier_arrive, registers_take, registers_give, wgmma, wgmma_fence, wgmma_commit, wgmma_wait,
 };
 inline const char* name(Op op) {
   static const char* const names[] = {
-      "nothing", "sync_threads", "sync_warp", "shuffle_xor", "ldmatrix_x4", "ldmatrix_x4_trans", "mma_m16n8k16<bf16>", "mma_m16n8k16<fp16>",
+      "nothing", "sync_threads", "sync_warp", "shuffle_xor", "ldmatrix_x4", "ldmatrix_x4_trans", "stmatrix_x4", "mma_m16n8k16<bf16>", "mma_m16n8k16<fp16>",
       "named_barrier_sync", "named_barrier_arrive", "registers_take", "registers_give", "Wgmma", "wgmma_fence", "wgmma_commit", "wgmma_wait",
   };
   return names[static_cast<int>(op)];

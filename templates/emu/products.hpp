@@ -68,8 +68,10 @@ struct Warpgroup {
 #define KGEN_WIDE
 #endif
 KGEN_WIDE inline void multiply(float* sum, const float* a, const float* b, int n, bool accumulate) {
-  typedef float Block __attribute__((vector_size(128), aligned(64)));  // 32 columns
-  for (int j = 0; j < n; j += 32) {
+  constexpr int columns = 32;
+  typedef float Block __attribute__((vector_size(columns * sizeof(float)), aligned(64)));
+  int j = 0;
+  for (; j + columns <= n; j += columns) {
     for (int i = 0; i < product_rows; i++) {
       Block s{};
       if (accumulate) memcpy(&s, sum + i * n + j, sizeof s);
@@ -79,6 +81,13 @@ KGEN_WIDE inline void multiply(float* sum, const float* a, const float* b, int n
         s += a[i * product_depth + k] * column;
       }
       memcpy(sum + i * n + j, &s, sizeof s);
+    }
+  }
+  for (; j < n; j++) {
+    for (int i = 0; i < product_rows; i++) {
+      float s = accumulate ? sum[i * n + j] : 0.f;
+      for (int k = 0; k < product_depth; k++) s += a[i * product_depth + k] * b[k * n + j];
+      sum[i * n + j] = s;
     }
   }
 }

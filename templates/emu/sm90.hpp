@@ -37,12 +37,21 @@ inline void registers_take(int line = __builtin_LINE()) { kgen_set_registers(Cou
 template <int Count>
 inline void registers_give(int line = __builtin_LINE()) { kgen_set_registers(Count, false, line); }
 
+inline void stmatrix_x4(uint32_t address, const uint32_t (&r)[4], int line = __builtin_LINE()) { kgen_stmatrix_x4(address, r, line); }
+
 // ---- matrix products of a warpgroup ----
 inline uint64_t matrix_descriptor(uint32_t address, int leading, int stride) {
   const uint64_t swizzle_128 = 1ul << 62;
   return swizzle_128 | static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | ((address & 0x3ffff) >> 4);
 }
+inline uint64_t plain_matrix_descriptor(uint32_t address, int leading, int stride) {
+  return static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | ((address & 0x3ffff) >> 4);
+}
 inline uint64_t descriptor_behind(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
+inline uint64_t plain_descriptor_behind(uint64_t descriptor, int bytes, int leading, int stride) {
+  const uint32_t low = static_cast<uint32_t>(descriptor) + static_cast<uint32_t>((bytes >> 4) + (leading >> 4) * 65536);
+  return static_cast<uint64_t>(static_cast<uint32_t>(descriptor >> 32) + static_cast<uint32_t>(stride >> 4)) << 32 | low;
+}
 inline void wgmma_fence(int line = __builtin_LINE()) { kgen_wgmma_fence(line); }
 inline void wgmma_commit(int line = __builtin_LINE()) { kgen_wgmma_commit(line); }
 template <int Pending>
@@ -55,13 +64,17 @@ template <> struct IsBf16<bf16> { static constexpr bool value = true; };
 
 template <class T, int N>
 struct Wgmma {
-  static_assert(N == 64 || N == 128 || N == 256, "ptx/sm90.cuh has products of 64, 128 and 256 columns");
+  static_assert(N == 16 || N == 64 || N == 128 || N == 256, "ptx/sm90.cuh has products of 16, 64, 128 and 256 columns");
   static void shared(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate, int line = __builtin_LINE()) {
-    const KgenWgmma operands = {d, nullptr, a, b, N, IsBf16<T>::value, accumulate};
+    const KgenWgmma operands = {d, nullptr, a, b, N, IsBf16<T>::value, accumulate, true};
     kgen_wgmma(&operands, line);
   }
   static void registers(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate, int line = __builtin_LINE()) {
-    const KgenWgmma operands = {d, a, 0, b, N, IsBf16<T>::value, accumulate};
+    const KgenWgmma operands = {d, a, 0, b, N, IsBf16<T>::value, accumulate, false};
+    kgen_wgmma(&operands, line);
+  }
+  static void registers_rows(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate, int line = __builtin_LINE()) {
+    const KgenWgmma operands = {d, a, 0, b, N, IsBf16<T>::value, accumulate, true};
     kgen_wgmma(&operands, line);
   }
 };

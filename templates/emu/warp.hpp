@@ -90,6 +90,26 @@ inline void ldmatrix(Op op, uint32_t* r, uint32_t address, int line) {
   machine.performed();
 }
 
+// stmatrix: as ldmatrix, the other way.
+inline void stmatrix(uint32_t address, const uint32_t* r, int line) {
+  Operands& o = machine.lane().operands;
+  o.a = r;
+  o.address = address;
+  if (!machine.arrive(Op::stmatrix_x4, line)) return;
+  const int performer = kgen_here.thread;
+  const Lane* lanes = machine.lanes_of_warp();
+  for (int lane = 0; lane < warp_size; lane++) {
+    kgen_here.thread = (performer & ~31) + lane;  // whom a message names, and who has written
+    const uint32_t at = lanes[lane].operands.address;
+    unsigned char* p = machine.shared_at(at, name(Op::stmatrix_x4), line);
+    machine.check(machine.shadow.write((at - shared_base) / 16, machine.now()), name(Op::stmatrix_x4), line, "writes", p);
+    for (int t = 0; t < 4; t++) memcpy(p + 4 * t, &lanes[lane % 8 * 4 + t].operands.a[lane / 8], 4);
+    machine.counters.shared_store_bytes += 16;
+  }
+  kgen_here.thread = performer;
+  machine.performed();
+}
+
 inline float bf16_value(uint32_t h) {
   uint32_t u = h << 16;
   float x;
@@ -145,6 +165,7 @@ void kgen_ldmatrix_x4(uint32_t* r, uint32_t address, int line) {
 void kgen_ldmatrix_x4_trans(uint32_t* r, uint32_t address, int line) {
   kgen_emulator::ldmatrix(kgen_emulator::Op::ldmatrix_x4_trans, r, address, line);
 }
+void kgen_stmatrix_x4(uint32_t address, const uint32_t* r, int line) { kgen_emulator::stmatrix(address, r, line); }
 void kgen_mma_bf16(float* d, const uint32_t* a, uint32_t b0, uint32_t b1, int line) {
   using namespace kgen_emulator;
   mma(Op::mma_bf16, d, a, b0, b1, line, [](uint16_t h) { return bf16_value(h); });

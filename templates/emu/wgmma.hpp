@@ -9,20 +9,23 @@ namespace kgen_emulator {
 // A matrix descriptor taken apart.
 struct Matrix {
   uint32_t start, leading, stride;
+  bool swizzled;
 
   // Address of the 16 bytes with the first element of 8 at column c (a multiple
-  // of 8) of row r; rows are 128 bytes and permuted by their address.
+  // of 8) of row r; rows are 128 bytes and permuted by their address, or blocks of
+  // eight rows of 16 bytes.
   uint32_t chunk(uint32_t r, uint32_t c) const {
+    if (!swizzled) return start + c / 8 * leading + r / 8 * stride + r % 8 * 16;
     const uint32_t at = start + c / 64 * leading + r / 8 * stride + r % 8 * 128 + c % 64 * 2;
     return at ^ (at >> 7 & 7) << 4;
   }
 };
 
 inline Matrix decode(uint64_t d, const char* operand, int line) {
-  if (d >> 62 != 1) machine.fail("Wgmma (line %d): the descriptor of %s has swizzle %d, not that of 128 bytes", line, operand, static_cast<int>(d >> 62));
+  if (d >> 62 > 1) machine.fail("Wgmma (line %d): the descriptor of %s has swizzle %d, not that of 128 bytes or none", line, operand, static_cast<int>(d >> 62));
   if (d >> 46 & 0xffff || d >> 30 & 3 || d >> 14 & 3) machine.fail("Wgmma (line %d): the descriptor of %s has bits that must be zero", line, operand);
   const auto field = [d](int at) { return static_cast<uint32_t>(d >> at & 0x3fff) << 4; };
-  return {field(0), field(16), field(32)};
+  return {field(0), field(16), field(32), d >> 62 == 1};
 }
 
 template <class F>
@@ -44,9 +47,12 @@ inline void check_operands(const KgenWgmma& p, uint32_t group, int line) {
   if (a_is_shared(p)) {
     const uint32_t first = static_cast<uint32_t>(machine.warp_index() % 4 * product_rows);
     each_chunk(decode(p.a_descriptor, "a", line), product_rows, first, product_depth, check);
-    each_chunk(decode(p.b_descriptor, "b", line), static_cast<uint32_t>(p.columns), 0, product_depth, check);
+  }
+  const Matrix b = decode(p.b_descriptor, "b", line);
+  if (p.b_rows) {
+    each_chunk(b, static_cast<uint32_t>(p.columns), 0, product_depth, check);
   } else {
-    each_chunk(decode(p.b_descriptor, "b", line), product_depth, 0, static_cast<uint32_t>(p.columns), check);
+    each_chunk(b, product_depth, 0, static_cast<uint32_t>(p.columns), check);
   }
 }
 
@@ -65,13 +71,16 @@ inline void perform(const Product& p) {
       memcpy(bits, shared + (address - shared_base), 16);
       for (uint32_t i = 0; i < 8; i++) a[r * product_depth + c + i] = element(q.bf16, bits[i]);
     });
+  } else {
+    const uint16_t* all = &p.a[0][0];
+    for (int i = 0; i < 4 * product_rows * product_depth; i++) a[i] = element(q.bf16, all[i]);
+  }
+  if (q.b_rows) {
     each_chunk(mb, static_cast<uint32_t>(n), 0, product_depth, [&](uint32_t address, uint32_t r, uint32_t c) {
       memcpy(bits, shared + (address - shared_base), 16);
       for (uint32_t i = 0; i < 8; i++) b[(c + i) * static_cast<uint32_t>(n) + r] = element(q.bf16, bits[i]);
     });
   } else {
-    const uint16_t* all = &p.a[0][0];
-    for (int i = 0; i < 4 * product_rows * product_depth; i++) a[i] = element(q.bf16, all[i]);
     each_chunk(mb, product_depth, 0, static_cast<uint32_t>(n), [&](uint32_t address, uint32_t r, uint32_t c) {
       memcpy(bits, shared + (address - shared_base), 16);
       for (uint32_t i = 0; i < 8; i++) b[r * static_cast<uint32_t>(n) + c + i] = element(q.bf16, bits[i]);
@@ -171,7 +180,7 @@ void kgen_wgmma(const KgenWgmma* operands, int line) {
   KgenWgmma p = *lanes[0].operands.product;
   const auto same = [](const KgenWgmma& x, const KgenWgmma& y) {
     return x.a_descriptor == y.a_descriptor && x.b_descriptor == y.b_descriptor && x.columns == y.columns && x.bf16 == y.bf16 &&
-           x.accumulate == y.accumulate && a_is_shared(x) == a_is_shared(y);
+           x.accumulate == y.accumulate && x.b_rows == y.b_rows && a_is_shared(x) == a_is_shared(y);
   };
   for (int i = 1; i < warp_size; i++) {
     if (!same(p, *lanes[i].operands.product)) machine.fail("Wgmma (line %d): the lanes of a warp do not give the same operands", line);

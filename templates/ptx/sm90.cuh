@@ -102,8 +102,15 @@ __device__ __forceinline__ void registers_take() { asm volatile("setmaxnreg.inc.
 template <int Count>
 __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count)); }
 
+// ---- matrix fragments ----
+// Stores four 8x8 matrices of 16-bit elements, as ldmatrix_x4 would load them.
+__device__ __forceinline__ void stmatrix_x4(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
+               ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
+
 // ---- matrix products of a warpgroup ----
-// Shared-memory operands are tiles of rows of 128 bytes, permuted in groups of
+// Shared-memory operands are, but for those of plain_matrix_descriptor, tiles of rows of 128 bytes, permuted in groups of
 // eight rows as tensor maps with a 128-byte swizzle write them (16-byte chunk c
 // of row r lies at chunk c ^ (r & 7)), at a multiple of 1024 bytes.
 //
@@ -117,12 +124,26 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, int lead
   const uint64_t swizzle_128 = 1ul << 62;
   return swizzle_128 | static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | ((address & 0x3ffff) >> 4);
 }
+// That of an operand whose rows run along the inner dimension in blocks of eight rows of 16
+// bytes, one row behind the other: `leading` is the bytes from a block to the next of its
+// rows, `stride` as above.
+__device__ __forceinline__ uint64_t plain_matrix_descriptor(uint32_t address, int leading, int stride) {
+  return static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | ((address & 0x3ffff) >> 4);
+}
 // That of what lies so many bytes behind a descriptor's operand, a multiple of 16. (From
 // one descriptor the compiler makes the others of a product by an addition each.)
 __device__ __forceinline__ uint64_t descriptor_behind(uint64_t descriptor, int bytes) {
   uint32_t low, high;
   asm("mov.b64 {%0, %1}, %2;" : "=r"(low), "=r"(high) : "l"(descriptor));
   low += bytes >> 4;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(high));
+  return descriptor;
+}
+// The same for a plain_matrix_descriptor, with its distances larger by so many bytes.
+__device__ __forceinline__ uint64_t plain_descriptor_behind(uint64_t descriptor, int bytes, int leading, int stride) {
+  uint32_t low, high;
+  asm("mov.b64 {%0, %1}, %2;" : "=r"(low), "=r"(high) : "l"(descriptor));
+  low += (bytes >> 4) + ((leading >> 4) << 16), high += stride >> 4;
   asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(high));
   return descriptor;
 }
@@ -144,9 +165,20 @@ __device__ __forceinline__ void wgmma_touch(float (&d)[Count]) {
 // d[4n], d[4n+1] and d[4n+2], d[4n+3]. `accumulate` false: d = a * b.
 // shared(): both from shared memory, both with rows along the inner dimension.
 // registers(): a from registers (the fragments of mma_m16n8k16, for rows 16w and
-// on), b with rows along the outer dimension.
+// on), b with rows along the outer dimension. registers_rows(): the same with rows along the
+// inner dimension.
 template <class T, int N>
 struct Wgmma;
+
+template <>
+struct Wgmma<fp16, 16> {
+  __device__ static __forceinline__ void registers_rows(float (&d)[8], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %13, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, p, 1, 1, 0;}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+  }
+};
 
 template <>
 struct Wgmma<bf16, 64> {
