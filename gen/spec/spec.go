@@ -3,7 +3,11 @@
 // specs/README.md describes the file: every field, unit and default.
 package spec
 
-import "github.com/kgen-project/kgen/runtime/rope"
+import (
+	"maps"
+
+	"github.com/kgen-project/kgen/runtime/rope"
+)
 
 // Spec is one attention shape with everything that is decided at compile
 // time. A Spec returned by [Parse] is resolved: every default is filled in and
@@ -26,9 +30,19 @@ type Spec struct {
 	Positions map[string]Position
 }
 
-// WithEncoding returns a sibling of s that differs in its encoding alone.
+// WithEncoding returns a sibling of s that differs in its encoding alone, and so in the warps
+// of tiles given by hand: how many a kernel has besides those that attend depends on what it
+// rotates. The sibling's are auto.
 func WithEncoding(s Spec, e Encoding) Spec {
+	if s.Cache.Encoding == e {
+		return s
+	}
 	s.Cache.Encoding = e
+	s.Tiles = maps.Clone(s.Tiles)
+	for kind, tile := range s.Tiles {
+		tile.Warps = 0
+		s.Tiles[kind] = tile
+	}
 	return s
 }
 
