@@ -50,7 +50,8 @@ func bodyOf(p plan.Plan) (body, bool) {
 func ParamsStruct(kind spec.Kind) string { return bodies[kind].params }
 
 // flags are the values that #if KGEN_... in the templates tests.
-func flags(s spec.Spec, kind spec.Kind) map[string]bool {
+func flags(s spec.Spec, p plan.Plan) map[string]bool {
+	kind := p.Kind
 	raw, segment := s.Cache.Encoding == spec.Raw, s.Cache.Encoding == spec.Segment
 	f := map[string]bool{
 		"KGEN_ENCODING_SEGMENT": segment,
@@ -58,6 +59,7 @@ func flags(s spec.Spec, kind spec.Kind) map[string]bool {
 		"KGEN_ENCODING_BAKED":   s.Cache.Encoding == spec.Baked,
 		"KGEN_ROPE":             s.Rope.RotaryDim > 0,
 		"KGEN_ROTATED_KEYS":     s.RotatesKeys(),
+		"KGEN_ALIGNED_QUERIES":  p.AlignsQueries,
 		"KGEN_INTERLEAVED":      interleaved(s),
 		"KGEN_HEAD_MAJOR":       s.Cache.Layout == spec.HND,
 		"KGEN_CAUSAL":           s.Masks.Causal,
@@ -97,7 +99,7 @@ func emitKernel(s spec.Spec, p plan.Plan, templates fs.FS) (Kernel, error) {
 	}
 	k := Kernel{Plan: p, Entry: fmt.Sprintf("kgen_%s_%s", s.Name, stem), File: stem + ".cu"}
 
-	f := flattener{fs: templates, flags: flags(s, p.Kind), done: map[string]bool{"abi.cuh": true}}
+	f := flattener{fs: templates, flags: flags(s, p), done: map[string]bool{"abi.cuh": true}}
 	if err := f.file(fmt.Sprintf("ptx/%s.cuh", p.Family), ""); err != nil {
 		return Kernel{}, err
 	}

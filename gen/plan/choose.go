@@ -212,7 +212,11 @@ func decodeRows(m spec.Model) int { return roundUp(m.Group(), 16) }
 func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t spec.Tile) Plan {
 	p := Plan{Kind: kind, Family: family, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps}
 	if family == SM90 {
+		p.AlignsQueries = canAlign(s, kind) && t.Rows == alignRows && t.Warps == attendWarps(t.Rows)+alignWarps
 		p.Rotators = rotators(s, kind)
+		if p.AlignsQueries {
+			p.Rotators = alignWarps
+		}
 		p.Folds = folds(s, kind)
 	}
 	if family == SM90 && manyRows(kind) {
@@ -255,6 +259,24 @@ const (
 func folds(s spec.Spec, kind spec.Kind) bool {
 	return kind == spec.Decode || kind == spec.Extend && s.Model.VHeadDim <= 128 && !s.RotatesKeys()
 }
+
+// canAlign reports where the matrix units can rotate the queries of family sm90, for each run
+// that all rows have alike: where there is room for two tiles of queries, where fp16, of which
+// the matrix units take them, rounds less than the spec's elements, and where there are
+// registers. It is worth it where an item has many runs.
+func canAlign(s spec.Spec, kind spec.Kind) bool {
+	return kind == spec.Extend && s.Cache.Encoding == spec.Segment && s.Rope.RotaryDim > 0 && s.Model.DType == spec.BF16 &&
+		s.Model.HeadDim <= 128 && s.Model.VHeadDim >= s.Model.HeadDim && s.Masks.SoftCap == 0
+}
+
+const (
+	alignWarps = 4   // that rotate aligned queries, beside all others: a warpgroup, which products are made by
+	alignRows  = 128 // of a tile, for which four warpgroups share out the registers
+)
+
+// attendWarps is the number of warps of family sm90 for many rows: four for each 64, and four
+// that copy and rotate.
+func attendWarps(rows int) int { return rows/16 + 4 }
 
 // rotators is the number of warps of family sm90 that rotate: of the many rows' kinds
 // queries and raw keys; of decode raw keys alone. With raw keys it is as many as there is
@@ -322,7 +344,13 @@ func sharedBytes(s spec.Spec, p Plan) int {
 		if s.RotatesKeys() {
 			keyBarriers, rotation = barriers+barrier, highTermBytes(s, p.Keys)
 		}
-		rings := works + p.Queries*barriers + roundUp(keyStages*(keyTileBytes+flags), 8) + keyStages*keyBarriers + p.Stages*barriers
+		queryBarriers := p.Queries * barriers
+		if p.AlignsQueries { // struct RunRotation, and a barrier for each warpgroup's rows
+			const unit, block, warpgroupRows = 16, 8 * 8 * elementBytes, 64
+			rotation = (2*m.HeadDim/unit + 1) * block
+			queryBarriers += p.Queries * (p.Rows/warpgroupRows - 1) * barrier
+		}
+		rings := works + queryBarriers + roundUp(keyStages*(keyTileBytes+flags), 8) + keyStages*keyBarriers + p.Stages*barriers
 		return roundUp(p.Queries*query+stages+rotation+rings, columnAlign)
 	case manyRows(p.Kind): // struct AttendShared
 		sums := 2 * (p.Rows / p.Warps / 16) * p.Threads() * 4
@@ -428,9 +456,15 @@ func checkSM90(s spec.Spec, p Plan, fail misfit) *Misfit {
 	case !decode && p.Rows == 3*warpgroupRows && (s.RotatesKeys() || registers > threeGroups):
 		return fail("rows", "of 192 rows, a thread has %d registers for scores, weights and outputs, and none to rotate keys by; %d keys and a V head dim of %d take %d",
 			threeGroups, p.Keys, dim, registers)
-	case !decode && p.Warps != 4*(1+p.Rows/warpgroupRows):
-		return fail("warps", "family sm90 has four warps that copy and rotate, and four for each 64 rows: %d for %d rows, not %d",
-			4*(1+p.Rows/warpgroupRows), p.Rows, p.Warps)
+	case !decode && p.Warps != attendWarps(p.Rows) && !p.AlignsQueries:
+		aligning := ""
+		if canAlign(s, p.Kind) && p.Rows == alignRows {
+			aligning = fmt.Sprintf(", or %d to rotate queries by the matrix units", attendWarps(p.Rows)+alignWarps)
+		}
+		return fail("warps", "family sm90 has four warps that copy and rotate, and four for each 64 rows: %d for %d rows%s, not %d",
+			attendWarps(p.Rows), p.Rows, aligning, p.Warps)
+	case p.AlignsQueries && p.Queries < 2:
+		return fail("stages", "%d keys and %d stages leave no room for two tiles of queries, which those that the matrix units rotate take", p.Keys, p.Stages)
 	case !decode && p.Keys != 64 && p.Keys != 128:
 		return fail("keys", "family sm90 has tiles of 64 or 128 keys, not %d", p.Keys)
 	case s.Cache.PageSize < p.Keys && p.Keys%s.Cache.PageSize != 0:

@@ -25,6 +25,10 @@ type Plan struct {
 	// rotated for the next item, or run, only when those of the one before are done with.
 	Queries int
 
+	// AlignsQueries says that sm90 rotates queries by arithmetic once an item, and by the matrix
+	// units for each of its runs. It takes a warpgroup more.
+	AlignsQueries bool
+
 	// Rotators is how many of the warps rotate queries or raw keys and do nothing else.
 	Rotators int
 

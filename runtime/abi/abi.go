@@ -67,7 +67,7 @@ type AttendParams struct {
 	Q          DevicePtr // [tokens][query heads][head dim], un-rotated; element type of the spec
 	KCache     DevicePtr // pages, see the spec's cache layout
 	VCache     DevicePtr // pages, see the spec's cache layout
-	Out        DevicePtr // [tokens][query heads][v head dim], element type of the spec
+	Out        DevicePtr // [tokens][query heads][v head dim], element type of the spec; not over Q, as it holds other numbers before the kernel ends
 	LSE        DevicePtr // float32 [tokens][query heads], natural log, sink logit left out; may be null
 	PartialOut DevicePtr // float32 [slots][query heads][v head dim]; used where Item.Slot >= 0, and as scratch
 	PartialLSE DevicePtr // float32 [slots][query heads], base 2, scores scaled

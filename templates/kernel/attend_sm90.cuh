@@ -1,8 +1,10 @@
 // attend, many rows, on Hopper: prefill, extend and shared decode. A warpgroup for each 64
 // rows of the tile does the softmax of one tile of keys under the products of the next. Of
 // one more, one or two warps keep the tensor copies of K and V in flight, and the others
-// rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Blocks
-// are persistent: the copies and rotations of the next item start under the end of this one.
+// rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Where the
+// matrix units rotate queries (tile/aligned_queries), that is another warpgroup's work.
+// Blocks are persistent: the copies and rotations of the next item start under the end of
+// this one.
 #pragma once
 #include "../tile/attend_copiers.cuh"
 #include "../tile/attend_rotators.cuh"
@@ -19,6 +21,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   constexpr int keys = Config::keys, rows_per_group = 64, warpgroups = Config::rows / rows_per_group, consumer_threads = 128 * warpgroups;
   const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group;
   auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
+  // Beside a warpgroup that rotates there are fewer, and what these are used for is computed
+  // anew too; elsewhere that would only take longer.
+  auto where_dear = [](int x) { return Config::rotators == 4 ? ptx::here(x) : x; };
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
@@ -54,7 +59,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
         query.advance();
       }
-      ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
+      ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][AttendSm90Shared<Config>::query_part(group_row)]), query.parity);
       rotated_base = rotation_base(tile);
     };
     // Warpgroups take turns with the matrix units: then the softmax of one is under the
@@ -64,7 +69,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       if constexpr (warpgroups > 1) ptx::named_barrier_sync(2 + warpgroup, 256);
     };
     auto pass_turn = [&]() {
-      if constexpr (warpgroups > 1) ptx::named_barrier_arrive(2 + (warpgroup + 1 < warpgroups ? warpgroup + 1 : 0), 256);
+      if constexpr (warpgroups > 1) ptx::named_barrier_arrive(2 + (where_dear(warpgroup) + 1 < warpgroups ? warpgroup + 1 : 0), 256);
     };
     auto start_scores = [&]() {
       start_query_times_keys<Element, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
@@ -107,7 +112,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // computes the scores once more, by itself, and that row's maximum moves to theirs. The
     // others stay as they are: no row's result depends on another's.
     auto weigh_again = [&](int stage, float (&added)[2]) {
-      query_times_keys<Element, Config::head_dim, 1>(scores, shared.query[query.stage], first_row(), shared.key[stage], lane);
+      query_times_keys<Element, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
       mask(read_tile(shared.tile[stage], lane), ptx::shuffle(lane == 0 ? shared.masked[stage] : 0, 0));
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -204,7 +209,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     release(shared.key_free[key.stage]);  // of the tile that does not exist
     key.advance();
 
-    if (rotated_base == no_base) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
+    if (rotated_base == no_base) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][AttendSm90Shared<Config>::query_part(group_row)]), query.parity);
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
     const int warp_row = ptx::here(first_row());
     RowEnds<1> ends;
@@ -226,8 +231,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 template <class Config>
 __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   constexpr int consumers = Config::rows / 64;
-  static_assert(Config::rotators == 2 || Config::rotators == 3, "one warp that copies, or two");
-  static_assert(Config::threads == 128 * (1 + consumers), "a warpgroup that copies and rotates, and one for each 64 rows");
+  static_assert(Config::rotators >= 2 && Config::rotators <= 4, "one warp that copies, or two");
+  static_assert(Config::threads == 128 * (1 + consumers + Config::rotators / 4), "a warpgroup for each 64 rows, and one that copies and rotates, or two");
   static_assert(sizeof(AttendSm90Shared<Config>) == Config::shared_bytes, "the plan's shared memory");
   static_assert(Config::v_head_dim <= Config::head_dim, "the outputs are staged in the query tile");
   AttendSm90Shared<Config>& shared = *reinterpret_cast<AttendSm90Shared<Config>*>(ptx::dynamic_shared());
@@ -237,7 +242,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   if (thread == 0) {
     shared.works.init();
     for (int s = 0; s < Config::queries; ++s) {
-      ptx::barrier_init(ptx::shared_address(&shared.query_full[s]), rotator_threads<Config>);
+      for (unsigned long long& full : shared.query_full[s]) ptx::barrier_init(ptx::shared_address(&full), rotator_threads<Config>);
       ptx::barrier_init(ptx::shared_address(&shared.query_free[s]), 128 * consumers);
     }
     for (int s = 0; s < AttendSm90Shared<Config>::key_stages; ++s) {
@@ -261,33 +266,46 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
 #if KGEN_ROTATED_KEYS
   constexpr int consumer_registers = 192;  // a rotator's low terms take 48
 #else
-  constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : 200;
+  constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : Config::rotators == 4 ? 192 : 200;
 #endif
-  constexpr int helper_registers = (consumers == 3 ? 512 : 504) - consumers * consumer_registers;
+  constexpr int other_registers = (consumers == 3 || Config::rotators == 4 ? 512 : 504) - consumers * consumer_registers;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all
   // others are there for.
-  constexpr int consumer_threads = 128 * consumers, copier_threads = 128 - rotator_threads<Config>;
+  constexpr int consumer_threads = 128 * consumers, copier_threads = Config::threads - consumer_threads - rotator_threads<Config>;
   if (thread < consumer_threads) {
     if constexpr (consumers > 1) ptx::registers_take<consumer_registers>();
     consume<Config>(params, shared, ptx::shuffle(thread / 128, 0));  // so that the compiler knows that it is one in a warp
     return;
   }
-  if constexpr (consumers > 1) ptx::registers_give<helper_registers>();
   const int helper = thread - consumer_threads;
+#if KGEN_ALIGNED_QUERIES
+  constexpr int copier_registers = 32;
+  if (helper >= copier_threads) {
+    if constexpr (consumers > 1) ptx::registers_give<other_registers - copier_registers>();
+    rotate_queries<Config>(params, shared, helper - copier_threads);
+    return;
+  }
+  if constexpr (consumers > 1) ptx::registers_give<copier_registers>();
+#else
+  if constexpr (consumers > 1) ptx::registers_give<other_registers>();
   if (helper >= copier_threads) {
 #if KGEN_ROTATED_KEYS
     rotate_queries_and_keys<Config>(params, shared, helper - copier_threads);
 #else
     rotate_queries<Config>(params, shared, helper - copier_threads);
 #endif
-  } else if constexpr (copier_threads == 32) {
+    return;
+  }
+#endif
+  const int copier = ptx::shuffle(helper / 32, 0), lane = helper % 32;
+  if constexpr (copier_threads == 32) {
     produce_keys_and_values<Config>(params, shared, helper);
-  } else if (helper < 32) {
-    KeyCopier<Config> keys = {params, shared, helper};
-    for_each_tile<Config, AttendSm90Shared<Config>::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, helper}, [&](const TileOfItem& t) { keys.copy(t); });
-  } else {
-    ValueCopier<Config> values = {params, shared, helper - 32};
-    for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, helper - 32}, [&](const TileOfItem& t) { values.copy(t); });
+  } else if (copier == 0) {
+    KeyCopier<Config> keys = {params, shared, lane};
+    for_each_tile<Config, AttendSm90Shared<Config>::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) { keys.copy(t); });
+  } else if (copier == 1) {
+    ValueCopier<Config> values = {params, shared, lane};
+    for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, lane}, [&](const TileOfItem& t) { values.copy(t); });
   }
 }
 

@@ -11,6 +11,21 @@ constexpr int rotator_threads = 32 * Config::rotators;
 template <class Config>
 constexpr int rotated_heads = Config::rows > 128 ? 1 : Config::v_head_dim > 128 ? 2 : 4;
 
+#if KGEN_ALIGNED_QUERIES
+template <class Config, int Threads, int HeadsAtATime>
+__device__ __forceinline__ void align_queries(const AttendParams& params, const Item& item, int kv_head, int thread) {
+  const AlignedQueries<Config> aligned = AlignedQueries<Config>::of(params, item, kv_head);
+  const QueryRows<Config> rows = query_rows<Config>(params, item, kv_head);
+  rotate_query_to<Config, Threads, HeadsAtATime>(aligned, rows, pointer<float>(params.rope), rows.positions[0], params.rope_scale, thread);
+}
+
+// Named barriers: of the rotators; and of them and the consumers, who align a block's first
+// queries.
+constexpr int rotator_barrier = 5, first_aligned_barrier = 6;
+template <class Config>
+constexpr int first_align_threads = 2 * Config::rows + rotator_threads<Config>;
+#endif
+
 #if KGEN_ROTATED_KEYS
 // Each tile of keys, between its copy and its use; and an item's queries ahead of its
 // keys, or of the run's that they are rotated for. The first of all are the consumers' own
@@ -31,7 +46,7 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
       ptx::fence_async_shared();
     }
     first = false;
-    ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage]));
+    ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage][0]));
     query.advance();
     rotator.load_low_terms();  // anew: queries take the registers
   };
@@ -64,6 +79,53 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
   }
 }
 #else
+#if KGEN_ALIGNED_QUERIES
+// Publishes each item's queries, once for each run that needs a rotation of its own. To align
+// the first of all is the consumers' own work.
+template <class Config>
+__device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
+  constexpr int threads = rotator_threads<Config>;
+  static_assert(threads == 128, "a warpgroup");
+  const int warp = thread / 32, lane = thread % 32;
+  RingPlace<Config::queries> query;
+  auto publish = [&](int part) { ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage][part])); };
+  auto wait_for_place = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1); };
+  WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, lane};
+  clear_rotation<Config, threads>(shared.rotation, thread);
+  bool first = true;
+  for (Work work = first_work(params); work.exists(); work = works.next(params)) {
+    const Item& item = pointer<Item>(params.items)[work.item];
+    KeyTile tile = first_tile(params, item.run_begin, item.run_end);
+    if (!tile.exists()) {  // a place for the outputs
+      wait_for_place();
+      for (int part = 0; part < shared.query_parts; ++part) publish(part);
+      query.advance();
+      first = false;
+      continue;
+    }
+    if (!first) align_queries<Config, threads, 2>(params, item, work.kv_head, thread);
+    const int position = pointer<int32_t>(params.positions)[item.q_begin];
+    const AlignedRows<Config> rows = AlignedRows<Config>::of(AlignedQueries<Config>::of(params, item, work.kv_head), ptx::here(warp), ptx::here(lane));
+    while (tile.exists()) {
+      ptx::named_barrier_sync(rotator_barrier, threads);  // all are done with R
+      make_rotation<Config, threads>(shared.rotation, pointer<float>(params.rope), position - rotation_base(tile), ptx::here(thread));
+      ptx::fence_async_shared();
+      tile = next_rotation(params, tile, item.run_end);
+      wait_for_place();
+      if (first) ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);
+      first = false;
+      ptx::named_barrier_sync(rotator_barrier, threads);  // R is there, and all that is aligned
+#pragma unroll
+      for (int part = 0; part < shared.query_parts; ++part) {
+        rotate_aligned<Config>(rows.row[part], shared.rotation, shared.query[query.stage], 64 * part, warp, ptx::here(lane));
+        ptx::fence_async_shared();
+        publish(part);
+      }
+      query.advance();
+    }
+  }
+}
+#else
 // Publishes each item's queries, once for each run that needs a rotation of its own.
 // The first of all are the consumers' own work.
 template <class Config>
@@ -83,7 +145,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
         ptx::fence_async_shared();
       }
       first = false;
-      ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage]));
+      ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage][0]));
       query.advance();
       if (!tile.exists()) break;  // an item without keys: a place for its outputs
       tile = next_rotation(params, tile, item.run_end);
@@ -91,6 +153,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     }
   }
 }
+#endif
 #endif
 
 // The block's first queries: nothing can start before they are there, and the
@@ -102,10 +165,15 @@ __device__ __forceinline__ void rotate_first_queries(const AttendParams& params,
   const Item& item = pointer<Item>(params.items)[work.item];
   const KeyTile tile = first_tile(params, item.run_begin, item.run_end);
   if (!tile.exists()) return;
+#if KGEN_ALIGNED_QUERIES
+  align_queries<Config, Threads, 4>(params, item, work.kv_head, thread);
+  ptx::named_barrier_arrive(first_aligned_barrier, first_align_threads<Config>);
+#else
   rotate_query<Config, Threads, 4>(query_rows<Config>(params, item, work.kv_head), pointer<float>(params.rope), rotation_base(tile),
                                    params.rope_scale, thread, shared.query[0]);
   ptx::fence_async_shared();
   ptx::named_barrier_sync(1, Threads);
+#endif
 }
 
 }  // namespace kgen

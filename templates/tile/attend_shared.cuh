@@ -4,6 +4,9 @@
 #if KGEN_ROTATED_KEYS
 #include "key_rotator.cuh"
 #endif
+#if KGEN_ALIGNED_QUERIES
+#include "aligned_queries.cuh"
+#endif
 
 namespace kgen {
 
@@ -12,7 +15,15 @@ struct AttendSm90Shared {
   // One more than of values: keys are held until their weights are known to be right, and raw
   // ones are rotated first.
   static constexpr int key_stages = Config::stages + 1;
-  using Works = WorkRing<3 + 2 * Config::rows / 32>;  // all warps but the finder
+  using Works = WorkRing<Config::rows / 16 + (Config::rotators < 4 ? 3 : 5)>;  // all warps with work but the finder
+
+  // Queries are published as they come: aligned ones a warpgroup's rows at a time.
+#if KGEN_ALIGNED_QUERIES
+  static constexpr int query_parts = Config::rows / 64;
+#else
+  static constexpr int query_parts = 1;
+#endif
+  __device__ static __forceinline__ int query_part(int row) { return query_parts == 1 ? 0 : row / 64; }
 
   // Queries rotated for one run each; the last of an item is also where its outputs
   // are gathered.
@@ -22,11 +33,14 @@ struct AttendSm90Shared {
 #if KGEN_ROTATED_KEYS
   HighTerms<Config> high;
 #endif
+#if KGEN_ALIGNED_QUERIES
+  RunRotation<Config> rotation;
+#endif
   int masked[key_stages];       // whether some row may not see some of the stage's keys
   int begins_part[key_stages];  // whether they are a further part's first
   KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
   alignas(8) Works works;
-  unsigned long long query_full[Config::queries], query_free[Config::queries];
+  unsigned long long query_full[Config::queries][query_parts], query_free[Config::queries];
   unsigned long long key_full[key_stages], key_free[key_stages];
 #if KGEN_ROTATED_KEYS
   unsigned long long key_rotated[key_stages];
