@@ -29,7 +29,7 @@ struct AttendParams {
   void* q;                   // [tokens][query heads][head dim], un-rotated; element type of the spec
   void* k_cache;             // pages, see the spec's cache layout
   void* v_cache;             // pages, see the spec's cache layout
-  void* out;                 // [tokens][query heads][v head dim], element type of the spec
+  void* out;                 // [tokens][query heads][v head dim], element type of the spec; not over q, as it holds other numbers before the kernel ends
   void* lse;                 // float32 [tokens][query heads], natural log, sink logit left out; may be null
   void* partial_out;         // float32 [slots][query heads][v head dim]; used where Item.slot >= 0, and as scratch
   void* partial_lse;         // float32 [slots][query heads], base 2, scores scaled

@@ -145,8 +145,13 @@ func fewestRegisters(m spec.Model, p Plan) int {
 
 const mostRegisters = 255 // of a thread
 
-// registerLimit is the registers that a thread can have.
+// registerLimit is the registers that a thread can have, of a warpgroup that attends where
+// others give up some of theirs: family sm90's of many rows do, and the plans for which it
+// matters have the rotators' and the copiers' warpgroup for that.
 func registerLimit(p Plan) int {
-	const unit = 8
+	const unit, beside = 8, 192
+	if p.AlignsQueries {
+		return beside
+	}
 	return min(mostRegisters, registersPerSM/(p.Threads()*max(1, p.MinBlocks))/unit*unit)
 }

@@ -12,15 +12,16 @@
 // Shared memory has no room for aligned queries. They are where the rows' results will be.
 //
 // Aligned queries and R are fp16, whose roundings are an eighth of the last one's, to bf16.
-// Of its range, queries need more than there is above 1: they are scaled by a power of two,
-// and R by its inverse. Up to 2^23 in magnitude queries are right.
+// To have more of its range above 1, queries are scaled by a power of two, and R by its
+// inverse: elements up to 2^19 in magnitude are right, those above 2^-12 as close as bf16,
+// and smaller ones within 2^-21.
 #pragma once
 #include "item.cuh"
 #include "warpgroup.cuh"
 
 namespace kgen {
 
-constexpr float aligned_scale = 0x1p-8f;
+constexpr float aligned_scale = 0x1p-4f;
 
 // Of a unit's eight pairs the first product's block has four and the second's four, so that
 // each lane's results are a fragment's: which block a pair is in, and its place there.
