@@ -24,12 +24,13 @@ zipf=$(for s in 0 1.07 2.1; do for batch in 64 256; do printf ',zipf:%s:%s/1000x
 # llama3 with other lines: edited SED-SCRIPT
 edited() { sed "$1" specs/llama3.yaml; }
 
-# bench NAME ARGUMENTS...: a run of kgen bench, its spec on standard input.
+# bench NAME SPEC ARGUMENTS...: a run of kgen bench. A spec on standard input (-) has the
+# default plans: a tuned table is beside a file.
 bench() {
   local name=$1
   shift
   echo "== $name: kgen bench $*"
-  "$kgen" bench - --json "$@" >"$out/$name.json"
+  "$kgen" bench --json "$@" >"$out/$name.json"
   "$kgen" bench --from "$out/$name.json"
 }
 
@@ -59,23 +60,23 @@ for kinds, reads in groups:
 
 for part in "${parts[@]}"; do
   case $part in
-    peers) edited '' | bench peers --case "$attention,$decode" --against torch ;;
-    shares) edited '' | bench fixed-shares --case "$attention,$decode" --fixed-shares ;;
-    clean) edited '' | bench clean --case "$attention,$decode,$shared" --clean ;;
+    peers) bench peers specs/llama3.yaml --case "$attention,$decode" --against torch ;;
+    shares) bench fixed-shares specs/llama3.yaml --case "$attention,$decode" --fixed-shares ;;
+    clean) bench clean specs/llama3.yaml --case "$attention,$decode,$shared" --clean ;;
     encodings)
       for encoding in segment baked raw; do
-        edited '' | bench "encoding-$encoding" --case "$attention,$decode" --encoding $encoding
+        edited '' | bench "encoding-$encoding" - --case "$attention,$decode" --encoding $encoding
       done
-      edited 's/layout: nhd/layout: hnd/' | bench layout-hnd --case "$attention,$decode"
-      edited 's/page_size: 16/page_size: 64/' | bench page-64 --case "$attention,$decode"
+      edited 's/layout: nhd/layout: hnd/' | bench layout-hnd - --case "$attention,$decode"
+      edited 's/page_size: 16/page_size: 64/' | bench page-64 - --case "$attention,$decode"
       ;;
     sharing)
-      edited '' | bench sharing-fastest --case "$shared$zipf"
-      edited '$a sharing: bitwise' | bench sharing-bitwise --case "$shared$zipf"
+      edited '' | bench sharing-fastest - --case "$shared$zipf"
+      edited '$a sharing: bitwise' | bench sharing-bitwise - --case "$shared$zipf"
       ;;
     heads)
       for dim in 64 256; do
-        edited "s/head_dim: 128/head_dim: $dim/" | bench "head-dim-$dim" --case "$attention,$decode" --against torch
+        edited "s/head_dim: 128/head_dim: $dim/" | bench "head-dim-$dim" - --case "$attention,$decode" --against torch
       done
       ;;
     dram) # read by plain decode, and then by shared decode, which has decode beside it
@@ -86,7 +87,7 @@ for part in "${parts[@]}"; do
         steps_of <"$out/dram-${case//[:\/+]/_}.csv"
       done
       ;;
-    sm80) edited 's/^targets:.*/targets: [sm_80]/' | bench sm80 --case prefill:1x16384 --against torch ;;
+    sm80) edited 's/^targets:.*/targets: [sm_80]/' | bench sm80 - --case prefill:1x16384 --against torch ;;
     verify)
       for spec in llama3 smollm2_135m; do
         "$kgen" verify specs/$spec.yaml --backend gpu --encoding segment,raw,baked --cases 500 --seed 2030 | tee "$out/verify-$spec.txt"
