@@ -210,7 +210,7 @@ typedef struct KgenAttendParams {
   uint64_t q;                // [tokens][query heads][head dim], un-rotated; element type of the spec
   uint64_t k_cache;          // pages, see the spec's cache layout
   uint64_t v_cache;          // pages, see the spec's cache layout
-  uint64_t out;              // [tokens][query heads][v head dim], element type of the spec
+  uint64_t out;              // [tokens][query heads][v head dim], element type of the spec; not over q, as it holds other numbers before the kernel ends
   uint64_t lse;              // float32 [tokens][query heads], natural log, sink logit left out; may be null
   uint64_t partial_out;      // float32 [slots][query heads][v head dim]; used where KgenItem.slot >= 0, and as scratch
   uint64_t partial_lse;      // float32 [slots][query heads], base 2, scores scaled

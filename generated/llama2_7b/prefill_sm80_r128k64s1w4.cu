@@ -202,7 +202,7 @@ struct AttendParams {
   void* q;                   // [tokens][query heads][head dim], un-rotated; element type of the spec
   void* k_cache;             // pages, see the spec's cache layout
   void* v_cache;             // pages, see the spec's cache layout
-  void* out;                 // [tokens][query heads][v head dim], element type of the spec
+  void* out;                 // [tokens][query heads][v head dim], element type of the spec; not over q, as it holds other numbers before the kernel ends
   void* lse;                 // float32 [tokens][query heads], natural log, sink logit left out; may be null
   void* partial_out;         // float32 [slots][query heads][v head dim]; used where Item.slot >= 0, and as scratch
   void* partial_lse;         // float32 [slots][query heads], base 2, scores scaled
@@ -789,6 +789,25 @@ __device__ __forceinline__ Angles angles_at(const float* rope, int position, int
   return add_angles(load_angle_terms<Config>(rope, position, first_pair), factor);
 }
 
+// Those of position 0.
+__device__ __forceinline__ Angles no_angles(float factor) {
+  Angles a;
+#pragma unroll
+  for (int i = 0; i < chunk_elements; ++i) a.cos[i] = factor, a.sin[i] = 0.f;
+  return a;
+}
+
+// (cos, sin) of one pair's angle.
+template <class Config>
+__device__ __forceinline__ float2 angle_at(const float* rope, int position, int pair) {
+  const int magnitude = position < 0 ? -position : position;
+  const float* terms = rope + 2 * pair;
+  const float2 low = *reinterpret_cast<const float2*>(terms + (magnitude & ((1 << Config::rope_low_bits) - 1)) * Config::rotary_dim);
+  const float2 high = *reinterpret_cast<const float2*>(terms + ((1 << Config::rope_low_bits) + (magnitude >> Config::rope_low_bits)) * Config::rotary_dim);
+  const float sine = high.y * low.x + high.x * low.y;
+  return make_float2(high.x * low.x - high.y * low.y, position < 0 ? -sine : sine);
+}
+
 // Rotates pairs (x, y) by the angles, in place.
 template <class Element>
 __device__ __forceinline__ void rotate_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a) {
@@ -866,11 +885,27 @@ struct QueryRows {
   __device__ __forceinline__ int rotation(int token, int base) const { return positions[token] - base; }
 };
 
-// Rotates queries for runs of the given base and puts them into a tile; rows that do not
-// exist become those of the item's first token. A thread takes one unit of one token, for
-// all heads: they share the angles.
-template <class Config, int Threads, int HeadsAtATime, class Tile>
-__device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, Tile& target) {
+// A tile of queries for products with keys, which has elements where keys have them.
+template <class Config, class Tile>
+struct QueryTile {
+  static constexpr float scale = 1.f;  // of all units
+  Tile& tile;
+
+  __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
+    rotate_chunks<Config>(first, second, a);
+  }
+  __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {
+    using Units = RotationUnits<Config>;
+    ptx::store_16(tile.bytes + byte_below<Tile, Config::group>(token_row, head, Units::first_chunk(unit)), first);
+    ptx::store_16(tile.bytes + byte_below<Tile, Config::group>(token_row, head, Units::second_chunk(unit)), second);
+  }
+};
+
+// Rotates queries for runs of the given base and hands them to the target, a QueryTile or
+// AlignedQueries; rows that do not exist become those of the item's first token. A thread
+// takes one unit of one token, for all heads: they share the angles.
+template <class Config, int Threads, int HeadsAtATime, class Target>
+__device__ __forceinline__ void rotate_query_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread) {
   using Units = RotationUnits<Config>;
   constexpr int group = Config::group, tokens = (Config::rows - 1) / group + 1;
   constexpr bool whole_tokens = Config::rows % group == 0;
@@ -881,7 +916,7 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
     const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
     const int second_chunk = (b - a) * chunk_bytes;
     Angles angles;
-    const bool rotated = Units::passed == 0 || unit < Units::rotated;
+    const bool has_angle = Units::passed == 0 || unit < Units::rotated, rotated = has_angle || target.scale != 1.f;
     // All loads of some heads are under way before the first is used.
     constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
 #pragma unroll 1
@@ -893,18 +928,26 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
         first[h] = ptx::load_16(head);
         second[h] = ptx::load_16(head + second_chunk);
       }
-      // Of whole heads the factor is in the scores' scale.
-      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, Units::passed == 0 ? 1.f : factor);
+      if (first_head == 0 && has_angle) {
+        // Of whole heads the factor is in the scores' scale.
+        angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, target.scale * (Units::passed == 0 ? 1.f : factor));
+      } else if (first_head == 0 && rotated) {
+        angles = no_angles(target.scale);
+      }
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
         const int row = token * group, head = first_head + h;
         if (!whole_tokens && row + head >= Config::rows) continue;
-        if (rotated) rotate_chunks<Config>(first[h], second[h], angles);
-        ptx::store_16(target.bytes + byte_below<Tile, group>(row, head, a), first[h]);
-        ptx::store_16(target.bytes + byte_below<Tile, group>(row, head, b), second[h]);
+        if (rotated) target.rotate(first[h], second[h], angles);
+        target.store(row, head, unit, first[h], second[h]);
       }
     }
   }
+}
+
+template <class Config, int Threads, int HeadsAtATime, class Tile>
+__device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, Tile& tile) {
+  rotate_query_to<Config, Threads, HeadsAtATime>(QueryTile<Config, Tile>{tile}, rows, rope, base, factor, thread);
 }
 
 // ---- keys ----

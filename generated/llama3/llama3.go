@@ -19,6 +19,7 @@
 //	prefill     prefill_sm90_r128k128s2w12.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
+//	extend      extend_sm90_r128k128s2w16.cu
 //	extend      extend_sm80_r64k64s1w4.cu
 //	decode      decode_sm80_r16k16s2w4.cu
 //	decode      decode_sm90_r16k64s3w7.cu
@@ -43,6 +44,7 @@ import (
 //go:embed prefill_sm90_r128k128s2w12.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
+//go:embed extend_sm90_r128k128s2w16.cu
 //go:embed extend_sm80_r64k64s1w4.cu
 //go:embed decode_sm80_r16k16s2w4.cu
 //go:embed decode_sm90_r16k64s3w7.cu
@@ -175,6 +177,22 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindExtend,
+				Entry:       "kgen_llama3_extend_sm90_r128k128s2w16",
+				File:        "extend_sm90_r128k128s2w16.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        128,
+				Keys:        128,
+				Stages:      2,
+				Warps:       16,
+				Group:       Group,
+				SharedBytes: 232448,
+				Folds:       true,
+				Source:      read("extend_sm90_r128k128s2w16.cu"),
+			},
+			{
+				Kind:        abi.KindExtend,
 				Entry:       "kgen_llama3_extend_sm80_r64k64s1w4",
 				File:        "extend_sm80_r64k64s1w4.cu",
 				Family:      "sm80",
@@ -270,7 +288,11 @@ func Bundle() kernel.Bundle {
 			},
 		},
 		Tuned: []kernel.Tuned{
-			{Device: "NVIDIA H200", Rules: []kernel.Rule{}},
+			{Device: "NVIDIA H200", Rules: []kernel.Rule{
+				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
+			}},
 			{Target: "sm_80", Rules: []kernel.Rule{
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm80_r64k64s1w4"},
 			}},

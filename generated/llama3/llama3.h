@@ -119,6 +119,18 @@
 #define KGEN_LLAMA3_EXTEND_SM90_ROWS 128  // of a tile: query tokens of an item x group, at most
 
 // extend attends from a block of query tokens to many segments and to the block's own tokens.
+// Takes KgenAttendParams; the grid is (blocks, 1): one block a
+// multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
+// with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
+// (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
+// It is for the lengths that manifest.json has under "tuned".
+// Machine code: extend_sm90_r128k128s2w16.sm_90a.cubin
+#define KGEN_LLAMA3_EXTEND_SM90_R128K128S2W16_ENTRY "kgen_llama3_extend_sm90_r128k128s2w16"
+#define KGEN_LLAMA3_EXTEND_SM90_R128K128S2W16_THREADS 512
+#define KGEN_LLAMA3_EXTEND_SM90_R128K128S2W16_SHARED_BYTES 232448
+#define KGEN_LLAMA3_EXTEND_SM90_R128K128S2W16_ROWS 128  // of a tile: query tokens of an item x group, at most
+
+// extend attends from a block of query tokens to many segments and to the block's own tokens.
 // Takes KgenAttendParams; the grid is (item_count, kv_heads).
 // It is for the lengths that manifest.json has under "tuned".
 // Machine code: extend_sm80_r64k64s1w4.sm_80.cubin
@@ -210,7 +222,7 @@ typedef struct KgenAttendParams {
   uint64_t q;                // [tokens][query heads][head dim], un-rotated; element type of the spec
   uint64_t k_cache;          // pages, see the spec's cache layout
   uint64_t v_cache;          // pages, see the spec's cache layout
-  uint64_t out;              // [tokens][query heads][v head dim], element type of the spec
+  uint64_t out;              // [tokens][query heads][v head dim], element type of the spec; not over q, as it holds other numbers before the kernel ends
   uint64_t lse;              // float32 [tokens][query heads], natural log, sink logit left out; may be null
   uint64_t partial_out;      // float32 [slots][query heads][v head dim]; used where KgenItem.slot >= 0, and as scratch
   uint64_t partial_lse;      // float32 [slots][query heads], base 2, scores scaled

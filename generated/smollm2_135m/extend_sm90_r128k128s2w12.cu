@@ -283,8 +283,15 @@ __device__ __forceinline__ void registers_take() { asm volatile("setmaxnreg.inc.
 template <int Count>
 __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count)); }
 
+// ---- matrix fragments ----
+// Stores four 8x8 matrices of 16-bit elements, as ldmatrix_x4 would load them.
+__device__ __forceinline__ void stmatrix_x4(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
+               ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
+
 // ---- matrix products of a warpgroup ----
-// Shared-memory operands are tiles of rows of 128 bytes, permuted in groups of
+// Shared-memory operands are, but for those of plain_matrix_descriptor, tiles of rows of 128 bytes, permuted in groups of
 // eight rows as tensor maps with a 128-byte swizzle write them (16-byte chunk c
 // of row r lies at chunk c ^ (r & 7)), at a multiple of 1024 bytes.
 //
@@ -298,12 +305,26 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, int lead
   const uint64_t swizzle_128 = 1ul << 62;
   return swizzle_128 | static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | ((address & 0x3ffff) >> 4);
 }
+// That of an operand whose rows run along the inner dimension in blocks of eight rows of 16
+// bytes, one row behind the other: `leading` is the bytes from a block to the next of its
+// rows, `stride` as above.
+__device__ __forceinline__ uint64_t plain_matrix_descriptor(uint32_t address, int leading, int stride) {
+  return static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | ((address & 0x3ffff) >> 4);
+}
 // That of what lies so many bytes behind a descriptor's operand, a multiple of 16. (From
 // one descriptor the compiler makes the others of a product by an addition each.)
 __device__ __forceinline__ uint64_t descriptor_behind(uint64_t descriptor, int bytes) {
   uint32_t low, high;
   asm("mov.b64 {%0, %1}, %2;" : "=r"(low), "=r"(high) : "l"(descriptor));
   low += bytes >> 4;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(high));
+  return descriptor;
+}
+// The same for a plain_matrix_descriptor, with its distances larger by so many bytes.
+__device__ __forceinline__ uint64_t plain_descriptor_behind(uint64_t descriptor, int bytes, int leading, int stride) {
+  uint32_t low, high;
+  asm("mov.b64 {%0, %1}, %2;" : "=r"(low), "=r"(high) : "l"(descriptor));
+  low += (bytes >> 4) + ((leading >> 4) << 16), high += stride >> 4;
   asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(high));
   return descriptor;
 }
@@ -325,9 +346,20 @@ __device__ __forceinline__ void wgmma_touch(float (&d)[Count]) {
 // d[4n], d[4n+1] and d[4n+2], d[4n+3]. `accumulate` false: d = a * b.
 // shared(): both from shared memory, both with rows along the inner dimension.
 // registers(): a from registers (the fragments of mma_m16n8k16, for rows 16w and
-// on), b with rows along the outer dimension.
+// on), b with rows along the outer dimension. registers_rows(): the same with rows along the
+// inner dimension.
 template <class T, int N>
 struct Wgmma;
+
+template <>
+struct Wgmma<fp16, 16> {
+  __device__ static __forceinline__ void registers_rows(float (&d)[8], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %13, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, p, 1, 1, 0;}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+  }
+};
 
 template <>
 struct Wgmma<bf16, 64> {
@@ -566,7 +598,7 @@ struct AttendParams {
   void* q;                   // [tokens][query heads][head dim], un-rotated; element type of the spec
   void* k_cache;             // pages, see the spec's cache layout
   void* v_cache;             // pages, see the spec's cache layout
-  void* out;                 // [tokens][query heads][v head dim], element type of the spec
+  void* out;                 // [tokens][query heads][v head dim], element type of the spec; not over q, as it holds other numbers before the kernel ends
   void* lse;                 // float32 [tokens][query heads], natural log, sink logit left out; may be null
   void* partial_out;         // float32 [slots][query heads][v head dim]; used where Item.slot >= 0, and as scratch
   void* partial_lse;         // float32 [slots][query heads], base 2, scores scaled
@@ -1156,6 +1188,25 @@ __device__ __forceinline__ Angles angles_at(const float* rope, int position, int
   return add_angles(load_angle_terms<Config>(rope, position, first_pair), factor);
 }
 
+// Those of position 0.
+__device__ __forceinline__ Angles no_angles(float factor) {
+  Angles a;
+#pragma unroll
+  for (int i = 0; i < chunk_elements; ++i) a.cos[i] = factor, a.sin[i] = 0.f;
+  return a;
+}
+
+// (cos, sin) of one pair's angle.
+template <class Config>
+__device__ __forceinline__ float2 angle_at(const float* rope, int position, int pair) {
+  const int magnitude = position < 0 ? -position : position;
+  const float* terms = rope + 2 * pair;
+  const float2 low = *reinterpret_cast<const float2*>(terms + (magnitude & ((1 << Config::rope_low_bits) - 1)) * Config::rotary_dim);
+  const float2 high = *reinterpret_cast<const float2*>(terms + ((1 << Config::rope_low_bits) + (magnitude >> Config::rope_low_bits)) * Config::rotary_dim);
+  const float sine = high.y * low.x + high.x * low.y;
+  return make_float2(high.x * low.x - high.y * low.y, position < 0 ? -sine : sine);
+}
+
 // Rotates pairs (x, y) by the angles, in place.
 template <class Element>
 __device__ __forceinline__ void rotate_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a) {
@@ -1233,11 +1284,27 @@ struct QueryRows {
   __device__ __forceinline__ int rotation(int token, int base) const { return positions[token] - base; }
 };
 
-// Rotates queries for runs of the given base and puts them into a tile; rows that do not
-// exist become those of the item's first token. A thread takes one unit of one token, for
-// all heads: they share the angles.
-template <class Config, int Threads, int HeadsAtATime, class Tile>
-__device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, Tile& target) {
+// A tile of queries for products with keys, which has elements where keys have them.
+template <class Config, class Tile>
+struct QueryTile {
+  static constexpr float scale = 1.f;  // of all units
+  Tile& tile;
+
+  __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
+    rotate_chunks<Config>(first, second, a);
+  }
+  __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {
+    using Units = RotationUnits<Config>;
+    ptx::store_16(tile.bytes + byte_below<Tile, Config::group>(token_row, head, Units::first_chunk(unit)), first);
+    ptx::store_16(tile.bytes + byte_below<Tile, Config::group>(token_row, head, Units::second_chunk(unit)), second);
+  }
+};
+
+// Rotates queries for runs of the given base and hands them to the target, a QueryTile or
+// AlignedQueries; rows that do not exist become those of the item's first token. A thread
+// takes one unit of one token, for all heads: they share the angles.
+template <class Config, int Threads, int HeadsAtATime, class Target>
+__device__ __forceinline__ void rotate_query_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread) {
   using Units = RotationUnits<Config>;
   constexpr int group = Config::group, tokens = (Config::rows - 1) / group + 1;
   constexpr bool whole_tokens = Config::rows % group == 0;
@@ -1248,7 +1315,7 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
     const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
     const int second_chunk = (b - a) * chunk_bytes;
     Angles angles;
-    const bool rotated = Units::passed == 0 || unit < Units::rotated;
+    const bool has_angle = Units::passed == 0 || unit < Units::rotated, rotated = has_angle || target.scale != 1.f;
     // All loads of some heads are under way before the first is used.
     constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
 #pragma unroll 1
@@ -1260,18 +1327,26 @@ __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, cons
         first[h] = ptx::load_16(head);
         second[h] = ptx::load_16(head + second_chunk);
       }
-      // Of whole heads the factor is in the scores' scale.
-      if (first_head == 0 && rotated) angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, Units::passed == 0 ? 1.f : factor);
+      if (first_head == 0 && has_angle) {
+        // Of whole heads the factor is in the scores' scale.
+        angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, target.scale * (Units::passed == 0 ? 1.f : factor));
+      } else if (first_head == 0 && rotated) {
+        angles = no_angles(target.scale);
+      }
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
         const int row = token * group, head = first_head + h;
         if (!whole_tokens && row + head >= Config::rows) continue;
-        if (rotated) rotate_chunks<Config>(first[h], second[h], angles);
-        ptx::store_16(target.bytes + byte_below<Tile, group>(row, head, a), first[h]);
-        ptx::store_16(target.bytes + byte_below<Tile, group>(row, head, b), second[h]);
+        if (rotated) target.rotate(first[h], second[h], angles);
+        target.store(row, head, unit, first[h], second[h]);
       }
     }
   }
+}
+
+template <class Config, int Threads, int HeadsAtATime, class Tile>
+__device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, Tile& tile) {
+  rotate_query_to<Config, Threads, HeadsAtATime>(QueryTile<Config, Tile>{tile}, rows, rope, base, factor, thread);
 }
 
 // ---- keys ----
@@ -1840,7 +1915,11 @@ struct AttendSm90Shared {
   // One more than of values: keys are held until their weights are known to be right, and raw
   // ones are rotated first.
   static constexpr int key_stages = Config::stages + 1;
-  using Works = WorkRing<3 + 2 * Config::rows / 32>;  // all warps but the finder
+  using Works = WorkRing<Config::rows / 16 + (Config::rotators < 4 ? 3 : 5)>;  // all warps with work but the finder
+
+  // Queries are published as they come: aligned ones a warpgroup's rows at a time.
+  static constexpr int query_parts = 1;
+  __device__ static __forceinline__ int query_part(int row) { return query_parts == 1 ? 0 : row / 64; }
 
   // Queries rotated for one run each; the last of an item is also where its outputs
   // are gathered.
@@ -1851,7 +1930,7 @@ struct AttendSm90Shared {
   int begins_part[key_stages];  // whether they are a further part's first
   KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
   alignas(8) Works works;
-  unsigned long long query_full[Config::queries], query_free[Config::queries];
+  unsigned long long query_full[Config::queries][query_parts], query_free[Config::queries];
   unsigned long long key_full[key_stages], key_free[key_stages];
   unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
@@ -1952,7 +2031,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
         ptx::fence_async_shared();
       }
       first = false;
-      ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage]));
+      ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage][0]));
       query.advance();
       if (!tile.exists()) break;  // an item without keys: a place for its outputs
       tile = next_rotation(params, tile, item.run_end);
@@ -2227,8 +2306,10 @@ __device__ __forceinline__ void touch(Accumulator<1, Columns>& a) {
 // attend, many rows, on Hopper: prefill, extend and shared decode. A warpgroup for each 64
 // rows of the tile does the softmax of one tile of keys under the products of the next. Of
 // one more, one or two warps keep the tensor copies of K and V in flight, and the others
-// rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Blocks
-// are persistent: the copies and rotations of the next item start under the end of this one.
+// rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Where the
+// matrix units rotate queries (tile/aligned_queries), that is another warpgroup's work.
+// Blocks are persistent: the copies and rotations of the next item start under the end of
+// this one.
 
 namespace kgen {
 
@@ -2240,6 +2321,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   constexpr int keys = Config::keys, rows_per_group = 64, warpgroups = Config::rows / rows_per_group, consumer_threads = 128 * warpgroups;
   const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group;
   auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
+  // Beside a warpgroup that rotates there are fewer, and what these are used for is computed
+  // anew too; elsewhere that would only take longer.
+  auto where_dear = [](int x) { return Config::rotators == 4 ? ptx::here(x) : x; };
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
@@ -2270,7 +2354,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
         query.advance();
       }
-      ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
+      ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][AttendSm90Shared<Config>::query_part(group_row)]), query.parity);
       rotated_base = rotation_base(tile);
     };
     // Warpgroups take turns with the matrix units: then the softmax of one is under the
@@ -2280,7 +2364,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       if constexpr (warpgroups > 1) ptx::named_barrier_sync(2 + warpgroup, 256);
     };
     auto pass_turn = [&]() {
-      if constexpr (warpgroups > 1) ptx::named_barrier_arrive(2 + (warpgroup + 1 < warpgroups ? warpgroup + 1 : 0), 256);
+      if constexpr (warpgroups > 1) ptx::named_barrier_arrive(2 + (where_dear(warpgroup) + 1 < warpgroups ? warpgroup + 1 : 0), 256);
     };
     auto start_scores = [&]() {
       start_query_times_keys<Element, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
@@ -2316,7 +2400,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // computes the scores once more, by itself, and that row's maximum moves to theirs. The
     // others stay as they are: no row's result depends on another's.
     auto weigh_again = [&](int stage, float (&added)[2]) {
-      query_times_keys<Element, Config::head_dim, 1>(scores, shared.query[query.stage], first_row(), shared.key[stage], lane);
+      query_times_keys<Element, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
       mask(read_tile(shared.tile[stage], lane), ptx::shuffle(lane == 0 ? shared.masked[stage] : 0, 0));
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -2413,7 +2497,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     release(shared.key_free[key.stage]);  // of the tile that does not exist
     key.advance();
 
-    if (rotated_base == no_base) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage]), query.parity);
+    if (rotated_base == no_base) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][AttendSm90Shared<Config>::query_part(group_row)]), query.parity);
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
     const int warp_row = ptx::here(first_row());
     RowEnds<1> ends;
@@ -2435,8 +2519,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 template <class Config>
 __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   constexpr int consumers = Config::rows / 64;
-  static_assert(Config::rotators == 2 || Config::rotators == 3, "one warp that copies, or two");
-  static_assert(Config::threads == 128 * (1 + consumers), "a warpgroup that copies and rotates, and one for each 64 rows");
+  static_assert(Config::rotators >= 2 && Config::rotators <= 4, "one warp that copies, or two");
+  static_assert(Config::threads == 128 * (1 + consumers + Config::rotators / 4), "a warpgroup for each 64 rows, and one that copies and rotates, or two");
   static_assert(sizeof(AttendSm90Shared<Config>) == Config::shared_bytes, "the plan's shared memory");
   static_assert(Config::v_head_dim <= Config::head_dim, "the outputs are staged in the query tile");
   AttendSm90Shared<Config>& shared = *reinterpret_cast<AttendSm90Shared<Config>*>(ptx::dynamic_shared());
@@ -2446,7 +2530,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   if (thread == 0) {
     shared.works.init();
     for (int s = 0; s < Config::queries; ++s) {
-      ptx::barrier_init(ptx::shared_address(&shared.query_full[s]), rotator_threads<Config>);
+      for (unsigned long long& full : shared.query_full[s]) ptx::barrier_init(ptx::shared_address(&full), rotator_threads<Config>);
       ptx::barrier_init(ptx::shared_address(&shared.query_free[s]), 128 * consumers);
     }
     for (int s = 0; s < AttendSm90Shared<Config>::key_stages; ++s) {
@@ -2464,28 +2548,31 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   ptx::sync_threads();
 
   // The registers of three or four warpgroups, shared out by need. Two have enough.
-  constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : 200;
-  constexpr int helper_registers = (consumers == 3 ? 512 : 504) - consumers * consumer_registers;
+  constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : Config::rotators == 4 ? 192 : 200;
+  constexpr int other_registers = (consumers == 3 || Config::rotators == 4 ? 512 : 504) - consumers * consumer_registers;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all
   // others are there for.
-  constexpr int consumer_threads = 128 * consumers, copier_threads = 128 - rotator_threads<Config>;
+  constexpr int consumer_threads = 128 * consumers, copier_threads = Config::threads - consumer_threads - rotator_threads<Config>;
   if (thread < consumer_threads) {
     if constexpr (consumers > 1) ptx::registers_take<consumer_registers>();
     consume<Config>(params, shared, ptx::shuffle(thread / 128, 0));  // so that the compiler knows that it is one in a warp
     return;
   }
-  if constexpr (consumers > 1) ptx::registers_give<helper_registers>();
   const int helper = thread - consumer_threads;
+  if constexpr (consumers > 1) ptx::registers_give<other_registers>();
   if (helper >= copier_threads) {
     rotate_queries<Config>(params, shared, helper - copier_threads);
-  } else if constexpr (copier_threads == 32) {
+    return;
+  }
+  const int copier = ptx::shuffle(helper / 32, 0), lane = helper % 32;
+  if constexpr (copier_threads == 32) {
     produce_keys_and_values<Config>(params, shared, helper);
-  } else if (helper < 32) {
-    KeyCopier<Config> keys = {params, shared, helper};
-    for_each_tile<Config, AttendSm90Shared<Config>::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, helper}, [&](const TileOfItem& t) { keys.copy(t); });
-  } else {
-    ValueCopier<Config> values = {params, shared, helper - 32};
-    for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, helper - 32}, [&](const TileOfItem& t) { values.copy(t); });
+  } else if (copier == 0) {
+    KeyCopier<Config> keys = {params, shared, lane};
+    for_each_tile<Config, AttendSm90Shared<Config>::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) { keys.copy(t); });
+  } else if (copier == 1) {
+    ValueCopier<Config> values = {params, shared, lane};
+    for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, lane}, [&](const TileOfItem& t) { values.copy(t); });
   }
 }
 
