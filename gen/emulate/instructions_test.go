@@ -166,6 +166,46 @@ func TestLdMatrix(t *testing.T) {
 	}
 }
 
+func TestStMatrix(t *testing.T) {
+	d := open(t, emulate.Options{})
+	k := load(t, d, "mma", "stmatrix")
+	for seed := range uint64(4) {
+		random := rand.New(rand.NewPCG(5, seed))
+		var in [32][4][2]uint16
+		for lane := range in {
+			for m := range 4 {
+				in[lane][m] = [2]uint16{uint16(random.Uint32()), uint16(random.Uint32())}
+			}
+		}
+		var place [32]int32
+		for lane, row := range random.Perm(32) {
+			place[lane] = int32(row)
+		}
+		out, again := upload(t, d, make([]uint16, 256)), upload(t, d, make([]uint32, 128))
+		if err := k.Launch(0, one(32, 512), raw(t, []abi.DevicePtr{upload(t, d, in), upload(t, d, place), out, again})); err != nil {
+			t.Fatal(err)
+		}
+		rows := download[[8]uint16](t, d, out, 32)
+		for m := range 4 {
+			for i := range 8 {
+				for j := range 8 {
+					if got, want := rows[place[m*8+i]][j], in[i*4+j/2][m][j%2]; got != want {
+						t.Errorf("matrix %d, element (%d,%d): %#04x, want %#04x", m, i, j, got, want)
+					}
+				}
+			}
+		}
+		for lane, got := range download[[4][2]uint16](t, d, again, 32) {
+			if got != in[lane] {
+				t.Errorf("lane %d loads %#04x, and stored %#04x", lane, got, in[lane])
+			}
+		}
+		if c := d.TakeCounters(); c.SharedStoreBytes != 512 {
+			t.Errorf("%d bytes stored", c.SharedStoreBytes)
+		}
+	}
+}
+
 func TestArithmetic(t *testing.T) {
 	var in []float32
 	random := rand.New(rand.NewPCG(3, 4))

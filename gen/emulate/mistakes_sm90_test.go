@@ -86,7 +86,7 @@ func TestMistakesSM90(t *testing.T) {
 		{22, "two counts of one named barrier", []string{"threads here and of", deadlock}},
 		{23, "more registers than there are", []string{"for registers that no warp gives"}},
 		{24, "a warp that gives registers twice, another never", []string{"registers set (registers_take, registers_give)"}},
-		{25, "a descriptor without a swizzle", []string{"has swizzle 0"}},
+		{25, "a descriptor of another swizzle", []string{"has swizzle 3"}},
 		{26, "a barrier overwritten", []string{"was overwritten"}},
 		{27, "no commit", []string{"that was never waited for; warp", "with no wgmma_wait", "no wgmma_fence", deadlock}},
 		{28, "a wait on another stage's barrier", []string{"without having waited for that copy's phase", deadlock}},
@@ -95,6 +95,15 @@ func TestMistakesSM90(t *testing.T) {
 		{31, "a barrier that nobody initialised", []string{"nobody initialised it"}},
 		{32, "a barrier initialised twice", []string{"holds a barrier already"}},
 		{33, "an accumulator read before the wait", []string{"wrong output: (0,0) is NaN"}},
+		{34, "no mistake, by stmatrix", nil},
+		{35, "no fence behind stmatrix", []string{"wrote it with no fence_async_shared afterwards"}},
+		{36, "no barrier behind stmatrix", []string{"wrote it, with no barrier between", "with no wgmma_wait by the warpgroup"}},
+		{37, "two rows of stmatrix in one place", []string{"race: stmatrix_x4 (line 54) writes byte"}},
+		{38, "a crooked row of stmatrix", []string{"stmatrix_x4 (line 54): shared address 0x"}},
+		{39, "stmatrix over what a product reads", []string{"with no wgmma_wait by the warpgroup", "wrote it, with no barrier between"}},
+		{40, "a lane without its stmatrix", []string{"diverged warp"}},
+		{41, "a descriptor without a swizzle", []string{"wrong output"}},
+		{42, "a descriptor of a distance below zero", []string{"has bits that must be zero"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()

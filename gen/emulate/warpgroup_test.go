@@ -148,3 +148,62 @@ func TestWarpgroupProducts(t *testing.T) {
 		})
 	}
 }
+
+// A product of 16 columns whose four blocks lie anywhere in shared memory: also as those of a
+// run's rotation, of which two are one.
+func TestPlainProduct(t *testing.T) {
+	const bytes, block = 4096, 128
+	type place struct{ First, Leading, Stride, FromLeading, FromStride int32 } // as struct PlainParams has them
+	places := []place{
+		{0, block, 2 * block, 0, 0},
+		{0, 2 * block, block, 0, 0},
+		{0, 8 * block, 8 * block, 0, 0},
+		{3 * block, 5 * block, 5 * block, 8 * block, 8 * block},
+	}
+	random := rand.New(rand.NewPCG(9, 10))
+	distance := func() int32 { return 16 * int32(1+random.IntN(80)) } // three and a block are less than all bytes
+	for range 10 {
+		places = append(places, place{distance(), distance(), distance(), 0, 0}, place{distance(), distance(), distance(), distance(), distance()})
+	}
+	// The element that a thread has in a place of d, and of a's registers.
+	element := func(thread, i int) (row, column int) {
+		return thread/32*16 + thread%32/4 + i/2%2*8, thread%4*2 + i/4*8 + i%2
+	}
+	d := open(t, emulate.Options{})
+	kernel := load(t, d, "warpgroup", "plain_product")
+	for _, at := range places {
+		for _, accumulate := range []int32{0, 1} {
+			a, b, c := numbers(random, 64*16), numbers(random, bytes/2), numbers(random, 64*16)
+			var registers []float64
+			var sums []float32
+			for i := range 128 * 8 {
+				row, column := element(i/8, i%8)
+				registers, sums = append(registers, a[row*16+column]), append(sums, float32(c[row*16+column]))
+			}
+			out := upload(t, d, sums)
+			params := raw(t, struct {
+				A, B, D              abi.DevicePtr
+				Bytes                int32
+				At                   place
+				Accumulate, Reserved int32
+			}{upload(t, d, encode(fp16, registers)), upload(t, d, encode(fp16, b)), out, bytes, at, accumulate, 0})
+			if err := kernel.Launch(0, one(128, bytes), params); err != nil {
+				t.Fatal(err)
+			}
+			for i, got := range download[float32](t, d, out, 128*8) {
+				row, column := element(i/8, i%8)
+				want := float64(accumulate) * c[row*16+column]
+				for k := range 16 {
+					offset := int(at.First) + k/8*int(at.Leading) + column/8*int(at.Stride) + column%8*16 + k%8*2
+					want += a[row*16+k] * b[offset/2]
+				}
+				if float64(got) != want {
+					t.Fatalf("%+v: (%d,%d) is %v, want %v", at, row, column, got, want)
+				}
+			}
+		}
+	}
+	if counters, want := d.TakeCounters(), uint64(2*len(places)); counters.WGMMAs != want {
+		t.Errorf("%d products, want %d", counters.WGMMAs, want)
+	}
+}

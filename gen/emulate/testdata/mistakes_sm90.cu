@@ -39,15 +39,35 @@ __device__ __forceinline__ void produce(const Params& p, Shared& shared, int whi
   }
 }
 
+// The tile of queries by stmatrix: two chunks at a time of sixteen rows, which another warp
+// multiplies.
+__device__ __forceinline__ void store_matrices(const Params& p, Shared& shared, int which, int warp, int lane) {
+  const int first_row = 16 * (warp ^ 1), r = first_row + (which == 37 ? lane % 8 : lane % 16);
+  for (int first = 0; first < 8; first += 2) {
+    uint32_t x[4];
+    for (int m = 0; m < 4; ++m) {
+      const unsigned char* at = p.q + (first_row + m % 2 * 8 + lane / 4) * row + (first + m / 2) * 16 + lane % 4 * 4;
+      x[m] = *reinterpret_cast<const uint32_t*>(at);
+    }
+    const uint32_t to = ptx::shared_address(shared.q) + r * row + ((first + lane / 16) ^ (r & 7)) * 16;
+    if (which == 40 && lane == 7) continue;
+    ptx::stmatrix_x4(which == 38 ? to + 8 : to, x);
+  }
+}
+
 __device__ __forceinline__ void consume(const Params& p, Shared& shared, int which, int thread) {
   const int lane = thread % 32, warp = thread / 32;
-  for (int i = thread; i < 64 * 8; i += consumer_threads) {
-    const int r = i / 8, chunk = i % 8;
-    ptx::store_16(shared.q + r * row + (chunk ^ (r & 7)) * 16, ptx::load_16(p.q + i * 16));
+  if (which >= 34 && which <= 40) {
+    store_matrices(p, shared, which, warp, lane);
+  } else {
+    for (int i = thread; i < 64 * 8; i += consumer_threads) {
+      const int r = i / 8, chunk = i % 8;
+      ptx::store_16(shared.q + r * row + (chunk ^ (r & 7)) * 16, ptx::load_16(p.q + i * 16));
+    }
   }
-  if (which != 1) ptx::fence_async_shared();
+  if (which != 1 && which != 35) ptx::fence_async_shared();
   if (which == 22) ptx::named_barrier_sync(1, warp == 2 ? 96 : 128);
-  else if (which != 2) ptx::named_barrier_sync(1, consumer_threads);
+  else if (which != 2 && which != 36) ptx::named_barrier_sync(1, consumer_threads);
   float d[32], early = 0;
   const uint32_t q = ptx::shared_address(shared.q);
   for (int t = 0; t < p.tiles; ++t) {
@@ -61,11 +81,14 @@ __device__ __forceinline__ void consume(const Params& p, Shared& shared, int whi
       uint64_t a = ptx::matrix_descriptor(q + step * 32, 0, 1024), b = ptx::matrix_descriptor(k + step * 32, 0, 1024);
       if (which == 19 && lane == 5) b = ptx::matrix_descriptor(k, 0, 1024);
       if (which == 20 && warp == 1) b = ptx::matrix_descriptor(k, 0, 1024);
-      if (which == 25) a &= ~(3ul << 62);
+      if (which == 25) a |= 3ul << 62;
+      if (which == 41) a &= ~(3ul << 62);
+      if (which == 42) b = ptx::plain_descriptor_behind(ptx::plain_matrix_descriptor(k, 0, 1024), 0, -16, 0);
       ptx::Wgmma<ptx::bf16, 64>::shared(d, a, b, t > 0 || step > 0);
     }
     if (which == 5 && lane == 0) ptx::barrier_arrive(empty);
     if (which != 27) ptx::wgmma_commit();
+    if (which == 39 && t == 1) store_matrices(p, shared, which, warp, lane);
     if (which == 14 && t == 1) d[3] *= 2;
     if (which == 33 && t == 1) early = d[3];
     if (which == 6 && t == p.tiles - 1) break;

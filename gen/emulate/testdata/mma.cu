@@ -1,4 +1,4 @@
-// One warp's products and matrix loads, operands given and results taken
+// One warp's products, matrix loads and stores, operands given and results taken
 // lane by lane.
 struct Params {
   const uint32_t* a;  // [32][4]
@@ -42,4 +42,22 @@ extern "C" __global__ __launch_bounds__((32), 1) void ldmatrix(const __grid_cons
     ptx::ldmatrix_x4(r, address);
   }
   for (int i = 0; i < 4; ++i) p.out[lane * 4 + i] = r[i];
+}
+
+struct StoreParams {
+  const uint32_t* in;  // [32][4]
+  const int* place;    // [32]: of each lane's row
+  unsigned char* out;  // 512 bytes: row i at 16 * i
+  uint32_t* again;     // [32][4], loaded from the same rows
+};
+extern "C" __global__ void __launch_bounds__(32) stmatrix(const __grid_constant__ StoreParams p) {
+  unsigned char* shared = ptx::dynamic_shared();
+  const int lane = ptx::lane_index();
+  uint32_t r[4];
+  for (int i = 0; i < 4; ++i) r[i] = p.in[lane * 4 + i];
+  const uint32_t address = ptx::shared_address(shared + p.place[lane] * 16);
+  ptx::stmatrix_x4(address, r);
+  ptx::ldmatrix_x4(r, address);
+  for (int i = 0; i < 4; ++i) p.again[lane * 4 + i] = r[i];
+  ptx::store_16(p.out + lane * 16, ptx::load_16(shared + lane * 16));
 }

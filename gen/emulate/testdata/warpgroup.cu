@@ -92,3 +92,39 @@ extern "C" __global__ void __launch_bounds__(256, 2) products_fp16_128_128(const
 extern "C" __global__ void __launch_bounds__(256, 2) products_fp16_64_64(const __grid_constant__ Params p) { products<ptx::fp16, 64, 64>(p); }
 extern "C" __global__ void __launch_bounds__(256, 2) products_fp16_256_64(const __grid_constant__ Params p) { products<ptx::fp16, 256, 64>(p); }
 extern "C" __global__ void __launch_bounds__(256, 2) products_bf16_64_256(const __grid_constant__ Params p) { products<ptx::bf16, 64, 256>(p); }
+
+// One product of 16 columns, a from registers and b in un-swizzled blocks of eight rows of 16
+// bytes, wherever in shared memory.
+struct PlainParams {
+  const uint32_t* a;       // [128][4]
+  const unsigned char* b;  // what shared memory holds
+  float* d;                // [128][8]
+  int bytes;               // of b
+  int first, leading, stride;
+  int from_leading, from_stride;  // of a descriptor at byte 0 that this one is made from; 0: of none
+  int accumulate;
+  int reserved;
+};
+
+extern "C" __global__ void __launch_bounds__(128) plain_product(const __grid_constant__ PlainParams p) {
+  unsigned char* shared = ptx::dynamic_shared();
+  const int thread = ptx::thread_index();
+  for (int i = thread * 16; i < p.bytes; i += 128 * 16) ptx::store_16(shared + i, ptx::load_16(p.b + i));
+  ptx::fence_async_shared();
+  ptx::sync_threads();
+  const uint32_t address = ptx::shared_address(shared);
+  uint64_t b = ptx::plain_matrix_descriptor(address + p.first, p.leading, p.stride);
+  if (p.from_leading != 0) {
+    b = ptx::plain_descriptor_behind(ptx::plain_matrix_descriptor(address, p.from_leading, p.from_stride), p.first, p.leading - p.from_leading, p.stride - p.from_stride);
+  }
+  uint32_t a[4];
+  float d[8];
+  for (int i = 0; i < 4; ++i) a[i] = p.a[thread * 4 + i];
+  for (int i = 0; i < 8; ++i) d[i] = p.d[thread * 8 + i];
+  ptx::wgmma_fence();
+  ptx::Wgmma<ptx::fp16, 16>::registers_rows(d, a, b, p.accumulate != 0);
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  ptx::wgmma_touch(d);
+  for (int i = 0; i < 8; ++i) p.d[thread * 8 + i] = d[i];
+}
