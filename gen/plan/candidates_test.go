@@ -7,6 +7,7 @@ import (
 
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/rope"
 )
 
 func parse(t testing.TB, name string, more string) spec.Spec {
@@ -74,10 +75,16 @@ func TestCandidatesKeepGivenFields(t *testing.T) {
 
 func TestMakeRefuses(t *testing.T) {
 	s := parse(t, "llama3", "")
-	raw := spec.WithEncoding(s, spec.Raw)
+	raw, baked, fp16 := spec.WithEncoding(s, spec.Raw), spec.WithEncoding(s, spec.Baked), s
+	fp16.Model.DType = spec.FP16
+	dim256 := wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 256}\n")
+	values := wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 128, v_head_dim: 64}\n")
+	unrotated := s
+	unrotated.Rope = rope.Variant{AttentionFactor: 1, MaxPosition: 1 << 20}
 	tile := func(rows, keys, stages, warps int) spec.Tile {
 		return spec.Tile{Rows: rows, Keys: keys, Stages: stages, Warps: warps}
 	}
+	sixteen := plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 16), Blocks: 1}
 	for _, c := range []struct {
 		s      spec.Spec
 		kind   spec.Kind
@@ -97,6 +104,17 @@ func TestMakeRefuses(t *testing.T) {
 		{s, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(192, 64, 2, 16), Blocks: 1}, "rows", "of 192 rows, a thread has 96 registers"},
 		{raw, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(192, 64, 2, 16), Blocks: 1}, "rows", "none to rotate keys by"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(64, 64, 2, 8), Blocks: 2}, "blocks", "as one block"},
+		// The matrix units rotate queries of bf16 alone, for the runs of extend, where results have room for them.
+		{fp16, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
+		{dim256, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
+		{values, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
+		{unrotated, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
+		{baked, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
+		{raw, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
+		{s, spec.Prefill, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
+		{s, spec.SharedDecode, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
+		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 14), Blocks: 1}, "warps", "12 for 128 rows, or four more to rotate by the matrix units (16), not 14"},
+		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 3, 16), Blocks: 1}, "warps", "room for two of queries"},
 		{s, spec.Decode, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(16, 64, 4, 8), Blocks: 2}, "blocks", "holds 1 such blocks"},
 		{s, spec.Extend, "sm_80", plan.Layout{Family: plan.SM80, Tile: tile(128, 128, 1, 4), Blocks: 1}, "rows", "registers a thread"},
 		{s, spec.Extend, "sm_80", plan.Layout{Family: plan.SM80, Tile: tile(128, 64, 1, 4), Blocks: 2}, "blocks", "only family sm90"},

@@ -99,6 +99,43 @@ func TestChooseRaw(t *testing.T) {
 	}
 }
 
+// Four warps more than a tile's rows have, and only those, rotate aligned queries.
+func TestChooseAlignsQueries(t *testing.T) {
+	const (
+		dim64  = "model: {query_heads: 9, kv_heads: 3, head_dim: 64}\n"
+		dim128 = "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\n"
+		masked = dim128 + "masks: {window: 100, sink_tokens: 4, sink_logits: true, soft_cap: 30}\n"
+	)
+	for _, c := range []struct {
+		more, tile string
+		want       string
+		aligns     bool
+	}{
+		{dim64, "auto", "sm90_r128k128s2w12", false},
+		{dim64, "{warps: 16}", "sm90_r128k128s2w16", true},
+		{dim64, "{keys: 64, warps: 16}", "sm90_r128k64s2w16", true},
+		{dim64, "{rows: 64, warps: 12}", "sm90_r64k128s2w12", true},
+		{dim64, "{rows: 192, keys: 64, warps: 16}", "sm90_r192k64s2w16", false}, // has its own sixteen
+		{dim128, "auto", "sm90_r128k128s2w12", false},
+		{dim128, "{warps: 16}", "sm90_r128k128s2w16", true},
+		{dim128, "{rows: 64, keys: 64, warps: 12}", "sm90_r64k64s2w12", true},
+		{masked, "{warps: 16}", "sm90_r128k64s2w16", true},
+	} {
+		p, err := plan.Choose(wide(t, c.more+"tiles: {extend: "+c.tile+"}\n"), spec.Extend, "sm_90a")
+		if err != nil {
+			t.Errorf("%s of\n%s%v", c.tile, c.more, err)
+			continue
+		}
+		rotators := 3
+		if c.aligns {
+			rotators = 4
+		}
+		if p.Layout().String() != c.want || p.AlignsQueries != c.aligns || p.Rotators != rotators || p.Queries != 2 || p.Fallback != "" {
+			t.Errorf("%s of\n%sis %s, aligns queries %v, %d rotators (%q), want %s, %v, %d", c.tile, c.more, p.Layout(), p.AlignsQueries, p.Rotators, p.Fallback, c.want, c.aligns, rotators)
+		}
+	}
+}
+
 func TestChooseHeadDim256Refuses(t *testing.T) {
 	s := wide(t, "model: {query_heads: 32, kv_heads: 1, head_dim: 256}\n")
 	if _, err := plan.Choose(s, spec.Decode, "sm_90a"); err == nil || !strings.Contains(err.Error(), "model: family sm80 has no decode of this shape: rows: 32 rows a warp") {

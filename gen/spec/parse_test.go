@@ -178,6 +178,24 @@ func TestWithEncoding(t *testing.T) {
 	}
 }
 
+// How many warps a tile has depends on the encoding.
+func TestWithEncodingOfTiles(t *testing.T) {
+	s := parse(t, small+"tiles: {extend: {rows: 128, keys: 64, stages: 2, warps: 16}, decode: {warps: 8}, prefill: {keys: 64}}\n")
+	given := map[Kind]Tile{Extend: {128, 64, 2, 16}, Decode: {Warps: 8}, Prefill: {Keys: 64}}
+	for e, want := range map[Encoding]map[Kind]Tile{
+		Segment: given,
+		Raw:     {Extend: {128, 64, 2, 0}, Decode: {}, Prefill: {Keys: 64}},
+		Baked:   {Extend: {128, 64, 2, 0}, Decode: {}, Prefill: {Keys: 64}},
+	} {
+		if diff := cmp.Diff(want, WithEncoding(s, e).Tiles); diff != "" {
+			t.Errorf("%s: -want +got\n%s", e, diff)
+		}
+	}
+	if diff := cmp.Diff(given, s.Tiles); diff != "" {
+		t.Errorf("the spec that they are siblings of: -want +got\n%s", diff)
+	}
+}
+
 // TestDocumentedExamples parses the examples of specs/README.md, and holds the
 // first to have every field that is documented for it.
 func TestDocumentedExamples(t *testing.T) {
