@@ -183,6 +183,56 @@ func TestGeneratedKernelsThreeWarpgroups(t *testing.T) {
 	}
 }
 
+// Queries that the matrix units rotate, by a tile with a warpgroup more.
+func TestGeneratedKernelsAlignedQueries(t *testing.T) {
+	masks := spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true, SoftCap: 3}
+	tile := spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}
+	for _, c := range []struct {
+		group, headDim, rotaryDim int
+		pairing                   rope.Pairing
+		masks                     spec.Masks
+		tile                      spec.Tile
+	}{
+		{1, 64, 64, rope.Half, spec.Masks{Causal: true}, tile},
+		{3, 64, 64, rope.Interleaved, spec.Masks{Causal: true}, tile},
+		{3, 64, 64, rope.Half, masks, tile},
+		{4, 128, 64, rope.Half, spec.Masks{Causal: true}, tile},
+		{8, 128, 64, rope.Interleaved, masks, tile},
+		{8, 128, 128, rope.Half, spec.Masks{Causal: true}, spec.Tile{Rows: 128, Keys: 128, Stages: 2, Warps: 16}},
+		{4, 64, 32, rope.Interleaved, spec.Masks{Causal: true}, spec.Tile{Rows: 64, Keys: 64, Stages: 2, Warps: 12}},
+	} {
+		name := fmt.Sprintf("groups of %d, %d of %d dimensions, %s, %d rows, masks %v", c.group, c.rotaryDim, c.headDim, c.pairing, c.tile.Rows, c.masks.Window > 0)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dev := emulator(t, 6)
+			s := emulated(t, func(s *spec.Spec) {
+				s.Model.QueryHeads, s.Model.HeadDim, s.Model.VHeadDim = c.group*s.Model.KVHeads, c.headDim, c.headDim
+				rule := rope.Rule{Type: rope.Default, Pairing: c.pairing, Theta: 10000, RotaryDim: c.rotaryDim, MaxPosition: 1 << 20}
+				var err error
+				if s.Rope, err = rule.Resolve(); err != nil {
+					t.Fatal(err)
+				}
+				s.Rope.AttentionFactor = 1.3
+				s.Masks = c.masks
+				s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: c.tile}
+				s.Kinds = []spec.Kind{spec.Extend, spec.Merge}
+				s.Targets = []spec.Target{"sm_90a"}
+			})
+			p, err := plan.Choose(s, spec.Extend, "sm_90a")
+			if err != nil || !p.AlignsQueries {
+				t.Fatalf("aligns queries: %v, %v", p.AlignsQueries, err)
+			}
+			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{Kinds: []spec.Kind{spec.Extend}, Cases: 4, Seed: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.OK() {
+				t.Error(r)
+			}
+		})
+	}
+}
+
 // The widest heads, which have tiles of their own.
 func TestGeneratedKernelsHeadDim256(t *testing.T) {
 	for _, c := range []struct {
