@@ -79,6 +79,7 @@ func TestMakeRefuses(t *testing.T) {
 	fp16.Model.DType = spec.FP16
 	dim256 := wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 256}\n")
 	values := wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 128, v_head_dim: 64}\n")
+	capped := wide(t, "masks: {soft_cap: 30}\n")
 	unrotated := s
 	unrotated.Rope = rope.Variant{AttentionFactor: 1, MaxPosition: 1 << 20}
 	tile := func(rows, keys, stages, warps int) spec.Tile {
@@ -113,8 +114,10 @@ func TestMakeRefuses(t *testing.T) {
 		{raw, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{s, spec.Prefill, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{s, spec.SharedDecode, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
-		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 14), Blocks: 1}, "warps", "12 for 128 rows, or four more to rotate by the matrix units (16), not 14"},
-		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 3, 16), Blocks: 1}, "warps", "room for two of queries"},
+		{capped, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 16), Blocks: 1}, "warps", "12 for 128 rows, not 16"},
+		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(64, 64, 2, 12), Blocks: 1}, "warps", "8 for 64 rows, not 12"},
+		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 14), Blocks: 1}, "warps", "12 for 128 rows, or 16 to rotate queries by the matrix units, not 14"},
+		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 3, 16), Blocks: 1}, "stages", "no room for two tiles of queries"},
 		{s, spec.Decode, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(16, 64, 4, 8), Blocks: 2}, "blocks", "holds 1 such blocks"},
 		{s, spec.Extend, "sm_80", plan.Layout{Family: plan.SM80, Tile: tile(128, 128, 1, 4), Blocks: 1}, "rows", "registers a thread"},
 		{s, spec.Extend, "sm_80", plan.Layout{Family: plan.SM80, Tile: tile(128, 64, 1, 4), Blocks: 2}, "blocks", "only family sm90"},

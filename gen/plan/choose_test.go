@@ -104,7 +104,7 @@ func TestChooseAlignsQueries(t *testing.T) {
 	const (
 		dim64  = "model: {query_heads: 9, kv_heads: 3, head_dim: 64}\n"
 		dim128 = "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\n"
-		masked = dim128 + "masks: {window: 100, sink_tokens: 4, sink_logits: true, soft_cap: 30}\n"
+		masked = dim128 + "masks: {window: 100, sink_tokens: 4, sink_logits: true}\n"
 	)
 	for _, c := range []struct {
 		more, tile string
@@ -114,12 +114,10 @@ func TestChooseAlignsQueries(t *testing.T) {
 		{dim64, "auto", "sm90_r128k128s2w12", false},
 		{dim64, "{warps: 16}", "sm90_r128k128s2w16", true},
 		{dim64, "{keys: 64, warps: 16}", "sm90_r128k64s2w16", true},
-		{dim64, "{rows: 64, warps: 12}", "sm90_r64k128s2w12", true},
 		{dim64, "{rows: 192, keys: 64, warps: 16}", "sm90_r192k64s2w16", false}, // has its own sixteen
 		{dim128, "auto", "sm90_r128k128s2w12", false},
 		{dim128, "{warps: 16}", "sm90_r128k128s2w16", true},
-		{dim128, "{rows: 64, keys: 64, warps: 12}", "sm90_r64k64s2w12", true},
-		{masked, "{warps: 16}", "sm90_r128k64s2w16", true},
+		{masked, "{warps: 16}", "sm90_r128k128s2w16", true},
 	} {
 		p, err := plan.Choose(wide(t, c.more+"tiles: {extend: "+c.tile+"}\n"), spec.Extend, "sm_90a")
 		if err != nil {
