@@ -79,7 +79,7 @@ func TestMakeRefuses(t *testing.T) {
 	fp16.Model.DType = spec.FP16
 	dim256 := wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 256}\n")
 	values := wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 128, v_head_dim: 64}\n")
-	capped := wide(t, "masks: {soft_cap: 30}\n")
+	capped := wide(t, "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {soft_cap: 30}\n")
 	unrotated := s
 	unrotated.Rope = rope.Variant{AttentionFactor: 1, MaxPosition: 1 << 20}
 	tile := func(rows, keys, stages, warps int) spec.Tile {

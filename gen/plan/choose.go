@@ -54,6 +54,7 @@ func Choose(s spec.Spec, kind spec.Kind, target spec.Target) (Plan, error) {
 		return Plan{Kind: kind, Family: SM80, Targets: []spec.Target{target}, Warps: 4, MinBlocks: 1}, nil
 	}
 	fallback := ""
+	var refused error // by the family that suits the target
 	if target == "sm_90a" {
 		fallback = withoutSM90(s, kind)
 		if fallback == "" {
@@ -61,10 +62,13 @@ func Choose(s spec.Spec, kind spec.Kind, target spec.Target) (Plan, error) {
 			if err == nil {
 				return p, nil
 			}
-			fallback = err.Error()
+			refused, fallback = err, err.Error()
 		}
 	}
 	p, err := first(s, kind, target, SM80)
+	if err != nil && refused != nil && s.Tiles[kind] != (spec.Tile{}) {
+		return Plan{}, refused // a tile by hand is likely meant for it
+	}
 	p.Fallback = fallback
 	return p, err
 }

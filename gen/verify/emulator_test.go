@@ -185,7 +185,7 @@ func TestGeneratedKernelsThreeWarpgroups(t *testing.T) {
 
 // Queries that the matrix units rotate, by a tile with a warpgroup more.
 func TestGeneratedKernelsAlignedQueries(t *testing.T) {
-	masks := spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true, SoftCap: 3}
+	masks := spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true}
 	tile := spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}
 	for _, c := range []struct {
 		group, headDim, rotaryDim int
@@ -198,9 +198,9 @@ func TestGeneratedKernelsAlignedQueries(t *testing.T) {
 		{3, 64, 64, rope.Half, masks, tile},
 		{4, 128, 64, rope.Half, spec.Masks{Causal: true}, tile},
 		{8, 128, 64, rope.Interleaved, masks, tile},
-		{4, 64, 32, rope.Interleaved, spec.Masks{Causal: true}, spec.Tile{Rows: 64, Keys: 64, Stages: 2, Warps: 12}},
+		{4, 64, 32, rope.Interleaved, spec.Masks{Causal: true}, tile},
 	} {
-		name := fmt.Sprintf("groups of %d, %d of %d dimensions, %s, %d rows, masks %v", c.group, c.rotaryDim, c.headDim, c.pairing, c.tile.Rows, c.masks.Window > 0)
+		name := fmt.Sprintf("groups of %d, %d of %d dimensions, %s, %d keys, masks %v", c.group, c.rotaryDim, c.headDim, c.pairing, c.tile.Keys, c.masks.Window > 0)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dev := emulator(t, 6)

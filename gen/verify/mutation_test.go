@@ -110,7 +110,7 @@ const (
 
 	alignedWait   = "ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);"
 	rotateAligned = "rotate_aligned<Config>(rows.row[part], shared.rotation, shared.query[query.stage], 64 * part, warp, ptx::here(lane));\n        "
-	clearRotation = "clear_rotation<Config, Config::threads>(shared.rotation, thread);\n"
+	clearRotation = "clear_rotation<Config, threads>(shared.rotation, thread);\n"
 	finalRows     = "if (is_final(item)) return {output_row<Config>(params, r), 2ll * params.out_token_stride, 2 * Config::v_head_dim, count};"
 )
 
@@ -128,7 +128,6 @@ var mutationsAligned = []mutation{
 	{"only the first item's queries are aligned", spec.Extend, spec.Segment, "if (!first) align_queries", "if (false) align_queries", false},
 	{"a rotation for each run", spec.Extend, spec.Segment, "ptx::fence_async_shared();\n      tile = next_rotation(params, tile, item.run_end);", "ptx::fence_async_shared();\n      tile = first_tile(params, tile.run + 1, item.run_end);", false},
 	{"R without zeros", spec.Extend, spec.Segment, clearRotation, remove, false},
-	{"no fence behind R's zeros", spec.Extend, spec.Segment, clearRotation + "  ptx::fence_async_shared();", clearRotation, false},
 
 	// Angles.
 	{"aligned with the first token of all", spec.Extend, spec.Segment, "const int position = pointer<int32_t>(params.positions)[item.q_begin];", "const int position = pointer<int32_t>(params.positions)[0];", false},
