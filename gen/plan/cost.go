@@ -97,13 +97,15 @@ type coefficients struct {
 type body struct {
 	family Family
 	decode bool
+	aligns bool // see Plan.AlignsQueries
 }
 
 var coefficientsOf = map[body]coefficients{
-	{SM90, false}: {product: 1.09, halfRows: 26, halfKeys: 5.8, tile: 197, latency: 394, item: 8670, nextItem: 2000, run: 132, waited: 0.5},
-	{SM90, true}:  {product: 0.484, halfRows: 30, halfKeys: 19, tile: 171, latency: 1360, item: 7590, nextItem: 125, run: 717, waited: 0.125},
-	{SM80, false}: {product: 0.536, halfRows: 49, halfKeys: 9.6, tile: 50, latency: 250, item: 7580, nextItem: 8000, run: 3200, waited: 0.125},
-	{SM80, true}:  {product: 0.904, halfRows: 8.9, halfKeys: 8.2, tile: 72, latency: 1650, item: 8080, nextItem: 1860, run: 3010, waited: 0.125},
+	{SM90, false, false}: {product: 1.09, halfRows: 26, halfKeys: 5.8, tile: 197, latency: 394, item: 8670, nextItem: 2000, run: 132, waited: 0.5},
+	{SM90, false, true}:  {product: 1.18, halfRows: 26, halfKeys: 5.8, tile: 197, latency: 394, item: 10500, nextItem: 2000, run: 50, waited: 0.5},
+	{SM90, true, false}:  {product: 0.484, halfRows: 30, halfKeys: 19, tile: 171, latency: 1360, item: 7590, nextItem: 125, run: 717, waited: 0.125},
+	{SM80, false, false}: {product: 0.536, halfRows: 49, halfKeys: 9.6, tile: 50, latency: 250, item: 7580, nextItem: 8000, run: 3200, waited: 0.125},
+	{SM80, true, false}:  {product: 0.904, halfRows: 8.9, halfKeys: 8.2, tile: 72, latency: 1650, item: 8080, nextItem: 1860, run: 3010, waited: 0.125},
 }
 
 const (
@@ -132,7 +134,7 @@ const (
 // Predict estimates the time of a shape by a plan on a device. It takes every chunk to be of
 // usualChunk tokens.
 func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
-	m, target, k := s.Model, p.Targets[0], coefficientsOf[body{p.Family, shape.Kind == spec.Decode}]
+	m, target, k := s.Model, p.Targets[0], coefficientsOf[body{p.Family, shape.Kind == spec.Decode, p.AlignsQueries}]
 	cut = cut.Resolve(p)
 	const rest = 100 // registers of a thread, about, that are no accumulators
 	resident := max(1, BlocksPerSM(p, target, min(accumulators(m, p)+rest, registerLimit(p))))
