@@ -49,19 +49,11 @@ template <class Config>
 struct AlignedQueries {
   static_assert(Config::v_head_dim >= Config::head_dim, "results have room for queries");
   static constexpr float scale = aligned_scale;
-  unsigned char* first;   // row 0
-  long long token_bytes;  // from a token's heads to the next one's
-  int head_bytes, count;  // rows that exist
+  ResultRows<Config> rows;
+  int count;  // rows that exist
 
   __device__ __forceinline__ static AlignedQueries of(const AttendParams& params, const Item& item, int kv_head) {
-    const long long vector = Config::v_head_dim, heads = params.kv_heads * Config::group;
-    const int count = item.q_count * Config::group;
-    const RowResult r = row_result<Config>(params, item, kv_head, 0);
-    if (is_final(item)) return {output_row<Config>(params, r), 2ll * params.out_token_stride, 2 * Config::v_head_dim, count};
-    return {static_cast<unsigned char*>(params.partial_out) + 4 * r.vector * vector, 4 * item.slot_stride * heads * vector, 4 * Config::v_head_dim, count};
-  }
-  __device__ __forceinline__ unsigned char* bytes(int row) const {
-    return first + row / Config::group * token_bytes + row % Config::group * head_bytes;
+    return {ResultRows<Config>::of(params, item, kv_head), item.q_count * Config::group};
   }
 
   // What rotate_query_to does with a unit.
@@ -85,7 +77,7 @@ struct AlignedQueries {
   }
   __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {
     if (token_row >= count) return;
-    unsigned char* to = bytes(token_row) + head * head_bytes + unit / 2 * (4 * chunk_bytes) + unit % 2 * 8;
+    unsigned char* to = rows.bytes(token_row) + head * rows.head_bytes + unit / 2 * (4 * chunk_bytes) + unit % 2 * 8;
     *reinterpret_cast<uint2*>(to) = make_uint2(first.x, first.y);
     *reinterpret_cast<uint2*>(to + chunk_bytes) = make_uint2(first.z, first.w);
     *reinterpret_cast<uint2*>(to + 2 * chunk_bytes) = make_uint2(second.x, second.y);
@@ -106,7 +98,7 @@ struct AlignedRows {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = 64 * i + 16 * warp + 8 * h + lane / 4;
-        rows.row[i][h] = aligned.bytes(row < aligned.count ? row : 0) + lane % 4 * chunk_bytes;
+        rows.row[i][h] = aligned.rows.bytes(row < aligned.count ? row : 0) + lane % 4 * chunk_bytes;
       }
     return rows;
   }
