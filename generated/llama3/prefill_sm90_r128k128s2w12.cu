@@ -1598,6 +1598,25 @@ __device__ __forceinline__ unsigned char* output_row(const AttendParams& params,
   return static_cast<unsigned char*>(params.out) + 2 * (r.token * static_cast<long long>(params.out_token_stride) + r.head * Config::v_head_dim);
 }
 
+// The vectors that an item's rows become, for one KV head: final ones in the output, others in
+// partial_out. Where they are is found once, and costs a few instructions a row.
+template <class Config>
+struct ResultRows {
+  unsigned char* first;   // row 0
+  long long token_bytes;  // from a token's heads to the next one's
+  int head_bytes;
+
+  __device__ __forceinline__ static ResultRows of(const AttendParams& params, const Item& item, int kv_head) {
+    const RowResult r = row_result<Config>(params, item, kv_head, 0);
+    if (is_final(item)) return {output_row<Config>(params, r), 2ll * params.out_token_stride, 2 * Config::v_head_dim};
+    const long long vectors = params.kv_heads * Config::group;
+    return {static_cast<unsigned char*>(params.partial_out) + 4 * r.vector * Config::v_head_dim, 4 * (item.slot_stride * vectors) * Config::v_head_dim, 4 * Config::v_head_dim};
+  }
+  __device__ __forceinline__ unsigned char* bytes(int row) const {
+    return first + row / Config::group * token_bytes + row % Config::group * head_bytes;
+  }
+};
+
 // Stores the log-sum-exp of a row: natural for a final result, base 2 for a partial one.
 __device__ __forceinline__ void store_log_sum_exp(const AttendParams& params, const Item& item, const RowResult& r, float lse2) {
   if (!is_final(item)) {
@@ -2064,11 +2083,11 @@ namespace kgen {
 
 // Hands each lane's pairs of adjacent outputs, times their row's factor, of the blocks
 // of eight columns from first to first + Blocks to stage(row, block, x, y). The warp's
-// staged rows then go to place(result), 16 bytes a lane and whole lines at a time.
-template <class Config, int Blocks, int MTiles, class Staging, class Stage, class Place>
-__device__ __forceinline__ void store_staged(const AttendParams& params, const Item& item, int kv_head,
-                                             const Accumulator<MTiles, Config::v_head_dim>& output, const float (&factor)[MTiles][2], int first,
-                                             int first_row, int lane, Staging staging, Stage stage, Place place) {
+// staged rows then go to so many bytes behind the beginnings of their results, 16 bytes a
+// lane and whole lines at a time.
+template <class Config, int Blocks, int MTiles, class Staging, class Stage>
+__device__ __forceinline__ void store_staged(const ResultRows<Config>& results, int behind, int count, const Accumulator<MTiles, Config::v_head_dim>& output,
+                                             const float (&factor)[MTiles][2], int first, int first_row, int lane, Staging staging, Stage stage) {
   constexpr int chunks = Config::v_head_dim / chunk_elements;
 #pragma unroll
   for (int m = 0; m < MTiles; ++m)
@@ -2092,8 +2111,8 @@ __device__ __forceinline__ void store_staged(const AttendParams& params, const I
 #pragma unroll
     for (int i = 0; i < at_a_time; ++i) {
       const int cell = lane + 32 * (first_turn + i), row = first_row + cell / chunks;
-      if (row >= item.q_count * Config::group) continue;
-      ptx::store_16(place(row_result<Config>(params, item, kv_head, row)) + cell % chunks * chunk_bytes, elements[i]);
+      if (row >= count) continue;
+      ptx::store_16(results.bytes(row) + behind + cell % chunks * chunk_bytes, elements[i]);
     }
   }
 }
@@ -2127,19 +2146,20 @@ __device__ __forceinline__ void store_rows(const AttendParams& params, const Ite
   for_each_row<Config, MTiles>(item, first_row, lane, [&](int row, int m, int h) {
     if (lane % 4 == 0) store_log_sum_exp(params, item, row_result<Config>(params, item, kv_head, row), ends.lse[m][h]);
   });
+  const ResultRows<Config> results = ResultRows<Config>::of(params, item, kv_head);
+  const int count = item.q_count * Config::group;
   if (is_final(item)) {
-    store_staged<Config, blocks>(
-        params, item, kv_head, output, ends.factor, 0, first_row, lane, staging,
-        [&](int row, int n, float x, float y) { *reinterpret_cast<uint32_t*>(staging(row, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y); },
-        [&](const RowResult& r) { return output_row<Config>(params, r); });
+    store_staged<Config, blocks>(results, 0, count, output, ends.factor, 0, first_row, lane, staging, [&](int row, int n, float x, float y) {
+      *reinterpret_cast<uint32_t*>(staging(row, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y);
+    });
     return;
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    store_staged<Config, blocks / 2>(
-        params, item, kv_head, output, ends.factor, half * (blocks / 2), first_row, lane, staging,
-        [&](int row, int n, float x, float y) { *reinterpret_cast<float2*>(staging(row, 2 * n + lane % 4 / 2) + 8 * (lane % 2)) = make_float2(x, y); },
-        [&](const RowResult& r) { return static_cast<unsigned char*>(params.partial_out) + 4 * (r.vector * dim + half * (dim / 2)); });
+    store_staged<Config, blocks / 2>(results, half * (dim / 2) * 4, count, output, ends.factor, half * (blocks / 2), first_row, lane, staging,
+                                     [&](int row, int n, float x, float y) {
+                                       *reinterpret_cast<float2*>(staging(row, 2 * n + lane % 4 / 2) + 8 * (lane % 2)) = make_float2(x, y);
+                                     });
     ptx::sync_warp();  // the next half's staging overwrites what other lanes read
   }
 }

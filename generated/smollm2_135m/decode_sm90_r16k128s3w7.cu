@@ -1600,6 +1600,25 @@ __device__ __forceinline__ unsigned char* output_row(const AttendParams& params,
   return static_cast<unsigned char*>(params.out) + 2 * (r.token * static_cast<long long>(params.out_token_stride) + r.head * Config::v_head_dim);
 }
 
+// The vectors that an item's rows become, for one KV head: final ones in the output, others in
+// partial_out. Where they are is found once, and costs a few instructions a row.
+template <class Config>
+struct ResultRows {
+  unsigned char* first;   // row 0
+  long long token_bytes;  // from a token's heads to the next one's
+  int head_bytes;
+
+  __device__ __forceinline__ static ResultRows of(const AttendParams& params, const Item& item, int kv_head) {
+    const RowResult r = row_result<Config>(params, item, kv_head, 0);
+    if (is_final(item)) return {output_row<Config>(params, r), 2ll * params.out_token_stride, 2 * Config::v_head_dim};
+    const long long vectors = params.kv_heads * Config::group;
+    return {static_cast<unsigned char*>(params.partial_out) + 4 * r.vector * Config::v_head_dim, 4 * (item.slot_stride * vectors) * Config::v_head_dim, 4 * Config::v_head_dim};
+  }
+  __device__ __forceinline__ unsigned char* bytes(int row) const {
+    return first + row / Config::group * token_bytes + row % Config::group * head_bytes;
+  }
+};
+
 // Stores the log-sum-exp of a row: natural for a final result, base 2 for a partial one.
 __device__ __forceinline__ void store_log_sum_exp(const AttendParams& params, const Item& item, const RowResult& r, float lse2) {
   if (!is_final(item)) {
