@@ -111,7 +111,7 @@ const (
 	alignedWait   = "ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);"
 	rotateAligned = "rotate_aligned<Config>(rows.row[part], shared.rotation, shared.query[query.stage], 64 * part, warp, ptx::here(lane));\n        "
 	clearRotation = "clear_rotation<Config, threads>(shared.rotation, thread);\n"
-	finalRows     = "if (is_final(item)) return {output_row<Config>(params, r), 2ll * params.out_token_stride, 2 * Config::v_head_dim, count};"
+	finalRows     = "if (is_final(item)) return {output_row<Config>(params, r), 2ll * params.out_token_stride, 2 * Config::v_head_dim};"
 )
 
 // Those of queries that the matrix units rotate. (A missing barrier or fence for R alone is
@@ -160,8 +160,8 @@ var mutationsAligned = []mutation{
 	{"tokens one over the other", spec.Extend, spec.Segment, "first + row / Config::group * token_bytes", "first", false},
 	{"heads one over the other", spec.Extend, spec.Segment, finalRows, strings.Replace(finalRows, "2 * Config::v_head_dim", "0", 1), false},
 	{"final: heads as far apart as partial results'", spec.Extend, spec.Segment, finalRows, strings.Replace(finalRows, "2 * Config::v_head_dim", "4 * Config::v_head_dim", 1), false},
-	{"partial: slots of another stride", spec.Extend, spec.Segment, "4 * item.slot_stride * heads * vector, 4", "4 * heads * vector, 4", false},
-	{"partial: tokens as far apart as final results'", spec.Extend, spec.Segment, "4 * item.slot_stride * heads * vector, 4", "2 * item.slot_stride * heads * vector, 4", false},
+	{"partial: slots of another stride", spec.Extend, spec.Segment, "4 * (item.slot_stride * vectors) * Config::v_head_dim, 4", "4 * vectors * Config::v_head_dim, 4", false},
+	{"partial: tokens as far apart as final results'", spec.Extend, spec.Segment, "4 * (item.slot_stride * vectors) * Config::v_head_dim, 4", "2 * (item.slot_stride * vectors) * Config::v_head_dim, 4", false},
 	{"final where partial results will be", spec.Extend, spec.Segment, finalRows, remove, false},
 	{"rows that do not exist are stored", spec.Extend, spec.Segment, "if (token_row >= count) return;", remove, false},
 	{"rows that do not exist are read", spec.Extend, spec.Segment, "row < aligned.count ? row : 0", "row", false},
