@@ -80,7 +80,9 @@ type Estimate struct {
 
 // coefficients are what the model takes of a code path; times are in nanoseconds.
 // They are fitted to the times of the tuning cases, not the held-out ones, of an H200's
-// table: `kgen tune --score` says how well they do.
+// table: `kgen tune --score` says how well they do. Those of the plans that align queries are
+// the others' of their family, with products, an item's start and a run set by hand to what
+// the two took in the same cases.
 type coefficients struct {
 	product  float64 // part of the products' ceiling that a full tile reaches
 	halfRows float64 // rows of a multiprocessor's tiles at which it is half of that
