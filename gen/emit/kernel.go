@@ -59,6 +59,8 @@ func flags(s spec.Spec, p plan.Plan) map[string]bool {
 		"KGEN_ENCODING_BAKED":   s.Cache.Encoding == spec.Baked,
 		"KGEN_ROPE":             s.Rope.RotaryDim > 0,
 		"KGEN_ROTATED_KEYS":     s.RotatesKeys(),
+		"KGEN_FP16_KEYS":        fp16Keys(s, p),
+		"KGEN_PASSED_KEYS":      fp16Keys(s, p) && s.Rope.RotaryDim < s.Model.HeadDim,
 		"KGEN_ALIGNED_QUERIES":  p.AlignsQueries,
 		"KGEN_INTERLEAVED":      interleaved(s),
 		"KGEN_HEAD_MAJOR":       s.Cache.Layout == spec.HND,
@@ -137,6 +139,15 @@ func firstTarget(p plan.Plan) spec.Target {
 	return p.Targets[0]
 }
 
+// fp16Keys reports kernels that rotate bf16 keys as fp16.
+func fp16Keys(s spec.Spec, p plan.Plan) bool {
+	return p.Family == plan.SM90 && s.RotatesKeys() && s.Model.DType == spec.BF16
+}
+
+// fp16QueryScale scales queries that are fp16 in their products with such keys, so that
+// elements up to 2^19 in magnitude are within range.
+const fp16QueryScale = 1. / 16
+
 // config writes the constants that the templates are instantiated with.
 func config(s spec.Spec, p plan.Plan) string {
 	element := "bf16"
@@ -152,6 +163,14 @@ func config(s spec.Spec, p plan.Plan) string {
 		b.WriteString(text + "\n")
 	}
 	fmt.Fprintf(&b, "// %s of spec %s.\nstruct Config {\n  using Element = ptx::%s;\n", p.Kind, s.Name, element)
+	if tiled(p.Kind) {
+		score, scale := element, 1.
+		if fp16Keys(s, p) {
+			score, scale = "fp16", fp16QueryScale
+		}
+		fmt.Fprintf(&b, "  using ScoreElement = ptx::%s;\n", score)
+		line("float", "query_scale", cFloat(scale), "of queries in their products with keys")
+	}
 	line("int", "group", s.Model.Group(), "query heads that share one KV head")
 	line("int", "head_dim", s.Model.HeadDim, "")
 	line("int", "v_head_dim", s.Model.VHeadDim, "")

@@ -206,6 +206,47 @@ func TestStMatrix(t *testing.T) {
 	}
 }
 
+func TestPairsOfFP16(t *testing.T) {
+	const n = 20000
+	random := rand.New(rand.NewPCG(5, 6))
+	var a, b, c [n][2]uint16
+	for i := range n {
+		for h := range 2 {
+			x, y := uint16(random.Uint32()), uint16(random.Uint32()) // every magnitude
+			if i%2 == 0 {                                            // or such that sums are near the middle of two
+				x, y = fp16.round(random.NormFloat64()), fp16.round(random.NormFloat64())
+			}
+			product := fp16.value(x) * fp16.value(y)
+			a[i][h], b[i][h], c[i][h] = x, y, fp16.round(product*math.Exp2(float64(random.IntN(24)-4)))
+		}
+	}
+	d := open(t, emulate.Options{})
+	params := []abi.DevicePtr{upload(t, d, a[:]), upload(t, d, b[:]), upload(t, d, c[:])}
+	for range 5 {
+		params = append(params, upload(t, d, make([][2]uint16, n)))
+	}
+	if err := load(t, d, "arithmetic", "pairs").Launch(0, one(32, 0), append(raw(t, params), raw(t, []int32{n, 0})...)); err != nil {
+		t.Fatal(err)
+	}
+	var got [5][][2]uint16
+	for i := range got {
+		got[i] = download[[2]uint16](t, d, params[3+i], n)
+	}
+	for i := range n {
+		for h := range 2 {
+			x, y, z := fp16.value(a[i][h]), fp16.value(b[i][h]), fp16.value(c[i][h])
+			for k, want := range []float64{x * y, x*y + z, -x} {
+				if have := got[k][i][h]; have != fp16.round(want) && !(math.IsNaN(want) && math.IsNaN(fp16.value(have))) {
+					t.Fatalf("%v, %v, %v: result %d is %#04x, want %#04x", x, y, z, k, have, fp16.round(want))
+				}
+			}
+		}
+		if lower, upper := ([2]uint16{a[i][0], b[i][0]}), ([2]uint16{a[i][1], b[i][1]}); got[3][i] != lower || got[4][i] != upper {
+			t.Fatalf("halves %v and %v, want %v and %v", got[3][i], got[4][i], lower, upper)
+		}
+	}
+}
+
 func TestArithmetic(t *testing.T) {
 	var in []float32
 	random := rand.New(rand.NewPCG(3, 4))

@@ -150,7 +150,7 @@ const mostRegisters = 255 // of a thread
 // matters have the rotators' and the copiers' warpgroup for that.
 func registerLimit(p Plan) int {
 	const unit, beside = 8, 192
-	if p.AlignsQueries {
+	if p.RotatesApart() {
 		return beside
 	}
 	return min(mostRegisters, registersPerSM/(p.Threads()*max(1, p.MinBlocks))/unit*unit)

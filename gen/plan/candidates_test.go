@@ -111,7 +111,7 @@ func TestMakeRefuses(t *testing.T) {
 		{values, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{unrotated, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{baked, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
-		{raw, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
+		{raw, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 14), Blocks: 1}, "warps", "12 for 128 rows, or 16 to rotate keys by a warpgroup, not 14"},
 		{s, spec.Prefill, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{s, spec.SharedDecode, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{capped, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 16), Blocks: 1}, "warps", "12 for 128 rows, not 16"},

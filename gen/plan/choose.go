@@ -157,6 +157,9 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 			// Exponentials then take as long as products: two warpgroups do them while a third multiplies.
 			return append([]spec.Tile{{Rows: 192, Keys: 64, Stages: 3, Warps: 16}}, tiles...)
 		}
+		if kind != spec.SharedDecode && m.VHeadDim <= 128 && s.RotatesKeys() && canRotateApart(s, kind) {
+			return append([]spec.Tile{{Rows: apartRows, Keys: 128, Stages: 2, Warps: attendWarps(apartRows) + apartWarps}}, tiles...)
+		}
 		return tiles
 	case family == SM90 && kind == spec.Decode:
 		rows, helpers := decodeRows(m), sm90DecodeHelpers(s)
@@ -216,12 +219,11 @@ func decodeRows(m spec.Model) int { return roundUp(m.Group(), 16) }
 func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t spec.Tile) Plan {
 	p := Plan{Kind: kind, Family: family, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps}
 	if family == SM90 {
-		p.AlignsQueries = canAlign(s, kind) && t.Rows == alignRows && t.Warps == attendWarps(t.Rows)+alignWarps
-		p.Rotators = rotators(s, kind)
-		if p.AlignsQueries {
-			p.Rotators = alignWarps
+		if p.Rotators = rotators(s, kind); canRotateApart(s, kind) && t.Rows == apartRows && t.Warps == attendWarps(t.Rows)+apartWarps {
+			p.Rotators = apartWarps
 		}
-		p.Folds = folds(s, kind)
+		p.AlignsQueries = p.RotatesApart() && canAlign(s, kind)
+		p.Folds = folds(s, p)
 	}
 	if family == SM90 && manyRows(kind) {
 		if p.Queries = 2; sharedBytes(s, p) > limits[target].SharedPerBlock {
@@ -257,11 +259,11 @@ const (
 	barriers     = 2 * barrier // a full and a free barrier of what fills and empties
 )
 
-// folds reports the kinds of family sm90 whose items may have several parts: those whose
-// sequences are cut, but for extend where outputs of 256 dimensions, or the warps that
+// folds reports the plans of family sm90 whose items may have several parts: of the kinds whose
+// sequences are cut, but for extend where outputs of 256 dimensions, or warps beside the copiers that
 // rotate raw keys, leave no registers to fold results onto others.
-func folds(s spec.Spec, kind spec.Kind) bool {
-	return kind == spec.Decode || kind == spec.Extend && s.Model.VHeadDim <= 128 && !s.RotatesKeys()
+func folds(s spec.Spec, p Plan) bool {
+	return p.Kind == spec.Decode || p.Kind == spec.Extend && s.Model.VHeadDim <= 128 && (!s.RotatesKeys() || p.RotatesApart())
 }
 
 // canAlign reports where the matrix units can rotate the queries of family sm90, for each run
@@ -273,9 +275,15 @@ func canAlign(s spec.Spec, kind spec.Kind) bool {
 		s.Model.HeadDim <= 128 && s.Model.VHeadDim >= s.Model.HeadDim && s.Masks.SoftCap == 0
 }
 
+// canRotateApart reports the kinds of family sm90 that a warpgroup of its own can rotate for:
+// queries that the matrix units rotate, or raw keys as fp16, which takes fewer registers.
+func canRotateApart(s spec.Spec, kind spec.Kind) bool {
+	return canAlign(s, kind) || manyRows(kind) && s.RotatesKeys() && s.Model.DType == spec.BF16
+}
+
 const (
-	alignWarps = 4   // that rotate aligned queries, beside all others: a warpgroup, which products are made by
-	alignRows  = 128 // of a tile, for which four warpgroups share out the registers
+	apartWarps = 4   // that rotate, beside all others: a warpgroup
+	apartRows  = 128 // of a tile, for which four warpgroups share out the registers
 )
 
 // attendWarps is the number of warps of family sm90 for many rows: four for each 64, and four
@@ -284,7 +292,7 @@ func attendWarps(rows int) int { return rows/16 + 4 }
 
 // rotators is the number of warps of family sm90 that rotate: of the many rows' kinds
 // queries and raw keys; of decode raw keys alone. With raw keys it is as many as there is
-// room for: the rotations of a tile, [rotationInstructions] for each 32 keys and 16
+// room for: the rotations of a tile, [rotatorInstructions] for each 32 keys and 16
 // dimensions, must be done in the time of its products or its copies. Extend, which rotates
 // queries for each segment, has as many: of a warpgroup that attends, all warps wait for the
 // one whose scheduler has the most other work, so that work is spread over schedulers.
@@ -320,8 +328,12 @@ func DecodeShares(s spec.Spec, family Family, warps int) int {
 
 // highTermBytes is the size of struct HighTerms.
 func highTermBytes(s spec.Spec, keys int) int {
-	const unit, unitBytes, lowRows = 16, 64, 1 << abi.RopeLowBits
-	return s.Rope.RotaryDim / unit * (keys/lowRows + 1) * unitBytes
+	const unit, unitElements, lowRows = 16, 2 * 8, 1 << abi.RopeLowBits
+	bytes := 2 // of an element of struct KeyTerms
+	if s.Model.DType == spec.FP16 {
+		bytes = 4
+	}
+	return s.Rope.RotaryDim / unit * (keys/lowRows + 1) * unitElements * bytes
 }
 
 // sharedBytes is the size of the kernel's one shared-memory struct; the
@@ -460,13 +472,15 @@ func checkSM90(s spec.Spec, p Plan, fail misfit) *Misfit {
 	case !decode && p.Rows == 3*warpgroupRows && (s.RotatesKeys() || registers > threeGroups):
 		return fail("rows", "of 192 rows, a thread has %d registers for scores, weights and outputs, and none to rotate keys by; %d keys and a V head dim of %d take %d",
 			threeGroups, p.Keys, dim, registers)
-	case !decode && p.Warps != attendWarps(p.Rows) && !p.AlignsQueries:
-		aligning := ""
-		if canAlign(s, p.Kind) && p.Rows == alignRows {
-			aligning = fmt.Sprintf(", or %d to rotate queries by the matrix units", attendWarps(p.Rows)+alignWarps)
+	case !decode && p.Warps != attendWarps(p.Rows) && !p.RotatesApart():
+		apart := ""
+		if p.Rows == apartRows && canAlign(s, p.Kind) {
+			apart = fmt.Sprintf(", or %d to rotate queries by the matrix units", attendWarps(p.Rows)+apartWarps)
+		} else if p.Rows == apartRows && canRotateApart(s, p.Kind) {
+			apart = fmt.Sprintf(", or %d to rotate keys by a warpgroup", attendWarps(p.Rows)+apartWarps)
 		}
 		return fail("warps", "family sm90 has four warps that copy and rotate, and four for each 64 rows: %d for %d rows%s, not %d",
-			attendWarps(p.Rows), p.Rows, aligning, p.Warps)
+			attendWarps(p.Rows), p.Rows, apart, p.Warps)
 	case p.AlignsQueries && p.Queries < 2:
 		return fail("stages", "%d keys and %d stages leave no room for two tiles of queries, which those that the matrix units rotate take", p.Keys, p.Stages)
 	case !decode && p.Keys != 64 && p.Keys != 128:

@@ -69,31 +69,31 @@ func TestChooseHeadDim256(t *testing.T) {
 
 // The defaults for raw keys on Hopper, which ptxas compiles without spills too.
 func TestChooseRaw(t *testing.T) {
+	type want struct {
+		layout   string
+		rotators int
+	}
+	apart, beside := want{"sm90_r128k128s2w16", 4}, want{"sm90_r128k128s2w12", 3}
+	few, short := want{"sm90_r64k64s2w8", 3}, want{"sm90_r128k64s2w12", 3}
 	for _, c := range []struct {
-		model    string
-		extend   string
-		decode   string
-		rotators [2]int
+		model                  string
+		extend, shared, decode want
 	}{
-		{"model: {query_heads: 9, kv_heads: 3, head_dim: 64}", "sm90_r128k128s2w12", "sm90_r16k64s4w12", [2]int{3, 4}},
-		{"model: {query_heads: 32, kv_heads: 8, head_dim: 128}", "sm90_r128k128s2w12", "sm90_r16k64s4w12", [2]int{3, 4}},
-		{"model: {query_heads: 64, kv_heads: 2, head_dim: 128}", "sm90_r128k128s2w12", "sm90_r32k32s4w8", [2]int{3, 2}},
-		{"model: {query_heads: 8, kv_heads: 4, head_dim: 256, v_head_dim: 128}", "sm90_r64k64s2w8", "sm90_r16k32s4w12", [2]int{3, 4}},
-		{"masks: {soft_cap: 30}\nmodel: {query_heads: 8, kv_heads: 2, head_dim: 128}", "sm90_r128k64s2w12", "sm90_r16k64s4w12", [2]int{3, 4}},
+		{"model: {query_heads: 9, kv_heads: 3, head_dim: 64}", apart, beside, want{"sm90_r16k64s4w12", 4}},
+		{"model: {query_heads: 32, kv_heads: 8, head_dim: 128}", apart, beside, want{"sm90_r16k64s4w12", 4}},
+		{"model: {query_heads: 64, kv_heads: 2, head_dim: 128}", apart, beside, want{"sm90_r32k32s4w8", 2}},
+		{"model: {query_heads: 8, kv_heads: 4, head_dim: 256, v_head_dim: 128}", few, few, want{"sm90_r16k32s4w12", 4}},
+		{"masks: {soft_cap: 30}\nmodel: {query_heads: 8, kv_heads: 2, head_dim: 128}", short, short, want{"sm90_r16k64s4w12", 4}},
 	} {
 		s := wide(t, c.model+"\ncache: {encoding: raw}\n")
-		for kind, want := range map[spec.Kind]string{spec.Prefill: c.extend, spec.Extend: c.extend, spec.SharedDecode: c.extend, spec.Decode: c.decode} {
+		for kind, want := range map[spec.Kind]want{spec.Prefill: c.extend, spec.Extend: c.extend, spec.SharedDecode: c.shared, spec.Decode: c.decode} {
 			p, err := plan.Choose(s, kind, "sm_90a")
 			if err != nil {
 				t.Errorf("%s of %s: %v", kind, c.model, err)
 				continue
 			}
-			rotators := c.rotators[0]
-			if kind == spec.Decode {
-				rotators = c.rotators[1]
-			}
-			if p.Layout().String() != want || p.Fallback != "" || p.Rotators != rotators {
-				t.Errorf("%s of %s is %s with %d rotators (%q), want %s with %d", kind, c.model, p.Layout(), p.Rotators, p.Fallback, want, rotators)
+			if p.Layout().String() != want.layout || p.Fallback != "" || p.Rotators != want.rotators {
+				t.Errorf("%s of %s is %s with %d rotators (%q), want %s with %d", kind, c.model, p.Layout(), p.Rotators, p.Fallback, want.layout, want.rotators)
 			}
 		}
 	}

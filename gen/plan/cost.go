@@ -120,14 +120,14 @@ const (
 	nanosecond  = 1e-9
 )
 
-// Of raw keys' rotation: the instructions that a warp of family sm90 takes for 32 keys and
-// 16 dimensions, by the machine code, and a warp's time for an instruction beside the
-// others of its scheduler, in nanoseconds: for a rotator as measured (H200, 2026-11-22,
-// prefill of 16384 tokens), for family sm80, which works an angle's terms out anew and
-// takes a half more of them, as counted.
+// Of raw keys' rotation: the instructions that a warp takes for 32 keys and 16 dimensions, by
+// the machine code, and a warp's time for an instruction beside the others of its scheduler,
+// in nanoseconds: for a rotator of family sm90 as measured (H200, 2026-11-23, prefill of 4x4096
+// tokens), for family sm80, which works an angle's terms out anew, as counted.
 const (
-	rotationInstructions = 100
-	rotatorTime          = 2.5
+	rotatorInstructions  = 66
+	rotatorTime          = 3.8
+	rotationInstructions = 150
 	instructionTime      = 1.0
 	rotationUnit         = 32 * 16
 	schedulers           = 4
@@ -227,9 +227,9 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 	if s.RotatesKeys() {
 		units := itemKeys * float64(s.Rope.RotaryDim) / rotationUnit
 		if p.Family == SM90 { // rotators of their own
-			e.Rotation = seconds(units * rotationInstructions * rotatorTime * nanosecond / float64(p.Rotators) * onSM)
+			e.Rotation = seconds(units * rotatorInstructions * rotatorTime * nanosecond / float64(p.Rotators) * onSM)
 		} else { // the warps of the products
-			e.Rotation = seconds(units * 1.5 * rotationInstructions * instructionTime * nanosecond / schedulers * onSM)
+			e.Rotation = seconds(units * rotationInstructions * instructionTime * nanosecond / schedulers * onSM)
 			work += e.Rotation.Seconds()
 		}
 	}

@@ -67,7 +67,8 @@ func rotatedAs(kind spec.Kind) spec.Encoding {
 // rawBits holds the raw kernel, which rotates K tiles, to the bits of the baked
 // kernel on pages that append rotated with the same arithmetic; that of shared decode
 // to the segment kernel's, in its partial results. It has nothing to say where the two
-// have different tiles, or share out keys among another number of warps.
+// have different tiles, or share out keys among another number of warps, nor of family sm90
+// and bf16, whose keys become fp16.
 func (b *bench) rawBits(ctx context.Context, memory *arena, c *attendCase, raw outputs) (bool, error) {
 	e := rotatedAs(c.kind)
 	if !sameBits(b.kernels[spec.Raw], b.kernels[e], c.kind) {
@@ -96,10 +97,10 @@ func (b *bench) rawBits(ctx context.Context, memory *arena, c *attendCase, raw o
 	return true, nil
 }
 
-// sameBits reports whether two kernels of a kind add up the same things in the same order.
+// sameBits reports whether two kernels of a kind round the same things and add them up in the same order.
 func sameBits(a, b Kernels, kind spec.Kind) bool {
 	x, y := a.Tiles[kind], b.Tiles[kind]
-	return x.Rows == y.Rows && x.Keys == y.Keys && a.Orders[kind] == b.Orders[kind]
+	return x.Rows == y.Rows && x.Keys == y.Keys && a.Arithmetic[kind] == b.Arithmetic[kind]
 }
 
 func (c *attendCase) everySequence() []int {

@@ -41,14 +41,17 @@ func open(ctx context.Context, dev cuda.Device, s spec.Spec, b kernel.Bundle, o 
 	if err != nil {
 		return Kernels{}, err
 	}
-	k := Kernels{Launcher: set, Tiles: map[spec.Kind]spec.Tile{}, Orders: map[spec.Kind]string{}, Folds: map[spec.Kind]bool{}}
+	k := Kernels{Launcher: set, Tiles: map[spec.Kind]spec.Tile{}, Arithmetic: map[spec.Kind]string{}, Folds: map[spec.Kind]bool{}}
 	for _, kind := range spec.TiledKinds {
 		if a, ok := set.Artifact(abi.Kind(kind)); ok {
 			k.Tiles[kind] = spec.Tile{Rows: a.Rows, Keys: a.Keys, Stages: a.Stages, Warps: a.Warps}
 			k.Folds[kind] = a.Folds
-			k.Orders[kind] = a.Family
+			k.Arithmetic[kind] = a.Family
 			if kind == spec.Decode {
-				k.Orders[kind] = fmt.Sprintf("%s, %d warps", a.Family, plan.DecodeShares(s, plan.Family(a.Family), a.Warps))
+				k.Arithmetic[kind] += fmt.Sprintf(", %d warps", plan.DecodeShares(s, plan.Family(a.Family), a.Warps))
+			}
+			if plan.Family(a.Family) == plan.SM90 && s.RotatesKeys() && s.Model.DType == spec.BF16 {
+				k.Arithmetic[kind] += ", fp16 keys"
 			}
 		}
 	}

@@ -28,7 +28,8 @@ const (
 	rotatedWait = "ptx::barrier_wait(ptx::shared_address(&shared.key_rotated[key.stage]), key.parity);"
 	copiedWait  = "ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);"
 	publishKeys = "auto publish_keys = [&]() {\n    ptx::fence_async_shared();\n    ptx::sync_warp();\n"
-	lastFence   = "ptx::fence_async_shared();  // before the next copy to the stage\n      ptx::sync_warp();\n      if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&shared.key_rotated"
+	lastFence   = "ptx::fence_async_shared();  // before the next copy to the stage\n      ptx::barrier_arrive(ptx::shared_address(&shared.key_rotated"
+	firstSync   = "row = here / 4;\n    ptx::sync_warp();\n"
 )
 
 // Those of family sm90.
@@ -42,22 +43,26 @@ var mutationsSM90 = []mutation{
 	{"keys at the first position of the run", spec.Prefill, spec.Raw, "return tile.offset + tile.begin;", "return tile.offset;", false},
 	{"shared: keys moved by an offset", spec.SharedDecode, spec.Raw, "return tile.begin;", "return tile.offset + tile.begin;", false},
 	{"shared: queries of the first run for all", spec.SharedDecode, spec.Raw, "return rotated_base != tile.offset;", "return rotated_base == no_base;", false},
-	{"the high terms of the keys before", spec.Extend, spec.Raw, "const int carry = here < first;", "const int carry = 0;", false},
-	{"the high terms of the tile before", spec.Prefill, spec.Raw, "start(slot, next_tile);", "start(slot, {});", false},
-	{"no wait for high terms", spec.Extend, spec.Raw, "ptx::cp_async_wait<slots - 1>();", "ptx::cp_async_wait<slots>();", false},
-	{"high terms of other lanes not waited for", spec.Extend, spec.Raw, "ptx::cp_async_wait<slots - 1>();\n      ptx::sync_warp();", "ptx::cp_async_wait<slots - 1>();", false},
-	{"high terms over those in use", spec.Extend, spec.Raw, "ptx::sync_warp();  // all lanes are done with the terms", remove, false},
-	{"rows past the end of the table", spec.Extend, spec.Raw, "const bool exists = from <= last >> Config::rope_low_bits;", "const bool exists = true;", false},
-	{"a round of keys left as it was", spec.Extend, spec.Raw, "i < rounds;", "i < rounds - 1;", false},
-	{"lanes that begin at the tile's first key", spec.Extend, spec.Raw, "const int row = (here - first) & (lanes - 1);", "const int row = here;", false},
-	{"an item's last values not copied", spec.Extend, spec.Raw, "if (before.copies.tile.exists()) values.copy(before);", "if (before.copies.tile.exists() && t.copies.tile.exists()) values.copy(before);", false},
+	{"the high terms of the keys before", spec.Extend, spec.Raw, "& (lanes - 1), here < first};", "& (lanes - 1), 0};", false},
+	{"the high terms of no tile", spec.Prefill, spec.Raw, "if (slot == slots - 1) fetch(next_tile);", "if (slot == slots - 1) fetch({-1, 0, 0, 0, 0, 0});", false},
+	{"the high terms of the tile before", spec.Extend, spec.Raw, "pass(keys);\n    publish();", "pass(keys);", false},
+	{"high terms over those in use", spec.Extend, spec.Raw, firstSync, firstSync[:strings.Index(firstSync, "    ptx::sync")], false},
+	{"rows past the end of the table", spec.Extend, spec.Raw, "if (from > last >> Config::rope_low_bits) continue;", "{}", false},
+	{"a round of keys left as it was", spec.Extend, spec.Raw, "i < rounds; ++i) {\n        const KeyTerms next", "i < rounds - 1; ++i) {\n        const KeyTerms next", false},
+	{"lanes that begin at the tile's first key", spec.Extend, spec.Raw, "{keys, (here - first) & (lanes - 1),", "{keys, here,", false},
+	{"keys rotated the other way in half", spec.Extend, spec.Raw, "ptx::fp16_negate(ptx::fp16_multiply(y[i], angles.sin[i]))", "ptx::fp16_multiply(y[i], angles.sin[i])", false},
+	{"angles added as if a sine were none", spec.Extend, spec.Raw, "ptx::fp16_negate(ptx::fp16_multiply(a.sin[i], b.sin[i]))", "0", false},
+	{"scores of scaled queries", spec.Extend, spec.Raw, "(log2_e / Config::query_scale)", "log2_e", false},
+	{"an item's last values not copied", spec.Extend, spec.Segment, "if (before.copies.tile.exists()) values.copy(before);", "if (before.copies.tile.exists() && t.copies.tile.exists()) values.copy(before);", false},
 	{"the first head's vectors for all", spec.Extend, spec.Segment, "column = kv_head * Tile::columns,", "column = 0,", false},
 	{"pages one over the other", spec.Decode, spec.Segment, "bytes + box * Boxes<Config>::rows * Tile::row_bytes, map", "bytes, map", false},
 	{"decode: no wait for rotated keys", spec.Decode, spec.Raw, "shared.key_rotated[stage]), parity)", "shared.key_full[stage]), parity)", false},
-	{"decode: a warp's rotation too few to wait for", spec.Decode, spec.Raw, "shared.key_rotated[s]), Config::rotators)", "shared.key_rotated[s]), Config::rotators - 1)", false},
+	{"decode: a warp's rotation too few to wait for", spec.Decode, spec.Raw, "shared.key_rotated[s]), 32 * Config::rotators)", "shared.key_rotated[s]), 32 * (Config::rotators - 1))", false},
 	{"decode: no wait for copied keys", spec.Decode, spec.Raw, "ptx::barrier_wait(ptx::shared_address(&shared.key_full[place.stage]), place.parity);", remove, false},
-	{"decode: no fence behind a rotation", spec.Decode, spec.Raw, lastFence, lastFence[strings.Index(lastFence, "ptx::sync"):], false},
+	{"decode: no fence behind a rotation", spec.Decode, spec.Raw, lastFence, lastFence[strings.Index(lastFence, "ptx::barrier"):], false},
 	{"decode: keys at the first position of the run", spec.Decode, spec.Raw, "return tile.offset + tile.begin;", "return tile.offset;", false},
+	{"decode: a round of keys left as it was", spec.Decode, spec.Raw, "i < rounds; ++i) {\n        uint4 x", "i < rounds - 1; ++i) {\n        uint4 x", false},
+	{"decode: the high terms of no tile", spec.Decode, spec.Raw, "fetch(next_tile);\n      rotate_by_round", "fetch({-1, 0, 0, 0, 0, 0});\n      rotate_by_round", false},
 
 	// Weights out of range.
 	{"weights out of range", spec.Extend, spec.Segment, "weigh_again(held(), added);", "{}", false},
@@ -254,6 +259,22 @@ func aligned(s *spec.Spec) {
 	s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 128, Keys: 64, Stages: 2, Warps: 16}}
 }
 
+// Those of raw keys with more units than a rotator has, and some that are not rotated.
+var mutationsUnits = []mutation{
+	{"a unit's keys that are the one's before", spec.Extend, spec.Raw, "load(slot + 1, i);", "load(slot, i);", false},
+	{"the low terms of another unit", spec.Extend, spec.Raw, "rotate_keys<Config>(x[i], y[i], now, low[slot])", "rotate_keys<Config>(x[i], y[i], now, low[0])", false},
+	{"decode: the low terms of another unit", spec.Decode, spec.Raw, "high_terms(rows, u, i), low[slot])", "high_terms(rows, u, i), low[0])", false},
+	{"elements that are not rotated left as bf16", spec.Prefill, spec.Raw, "pass(keys);\n    publish();", "publish();", false},
+	{"decode: elements that are not rotated left as bf16", spec.Decode, spec.Raw, "pass(keys);\n    publish();", "publish();", false},
+}
+
+// units is a spec for them.
+func units(s *spec.Spec) {
+	sm90(s)
+	s.Model.HeadDim, s.Model.VHeadDim = 128, 128
+	s.Rope = rotaryOf(96)
+}
+
 // Each mistake in a kernel's source is found on the emulator, by cases that the
 // source passes as it is.
 func TestMutationsAreFound(t *testing.T) { mustBeFound(t, 4, mutations, func(*spec.Spec) {}) }
@@ -269,6 +290,10 @@ func TestMutationsSM90AreFound(t *testing.T) {
 			t.Fatalf("aligns queries: %v, %v", p.AlignsQueries, err)
 		}
 		mustBeFound(t, 10, mutationsAligned, aligned)
+	})
+	t.Run("units", func(t *testing.T) {
+		t.Parallel()
+		mustBeFound(t, 10, mutationsUnits, units)
 	})
 }
 

@@ -47,8 +47,9 @@ type Kernels struct {
 	Launcher
 	Tiles map[spec.Kind]spec.Tile // of the kinds that attend
 
-	// Orders names what, besides a kind's tile, the order of its additions follows from.
-	Orders map[spec.Kind]string
+	// Arithmetic names what, besides a kind's tile, the bits of its results follow from: the order
+	// of its additions, and what it rounds to.
+	Arithmetic map[spec.Kind]string
 
 	Folds map[spec.Kind]bool // kinds that take items of several parts
 }

@@ -193,6 +193,31 @@ inline float2 unpack<bf16>(uint32_t pair) {
 template <>
 inline float2 unpack<fp16>(uint32_t pair) { return make_float2(fp16_value(pair & 0xffff), fp16_value(pair >> 16)); }
 
+// ---- pairs of fp16 ----
+inline uint32_t fp16_multiply_add(uint32_t a, uint32_t b, uint32_t c) {
+  // Exact in fp64. On its way to fp16 by fp32 it is rounded to odd, which leaves the last
+  // rounding what it would be of the exact value.
+  auto once = [](float a, float b, float c) {
+    const double exact = static_cast<double>(a) * b + c;
+    float near = static_cast<float>(exact);
+    if (near != exact && near - near == 0) {
+      uint32_t bits = __float_as_uint(near);
+      if ((near > exact) == (near > 0)) --bits;  // towards zero
+      near = __uint_as_float(bits | 1);
+    }
+    return near;
+  };
+  const float2 x = unpack<fp16>(a), y = unpack<fp16>(b), z = unpack<fp16>(c);
+  return pack<fp16>(once(x.x, y.x, z.x), once(x.y, y.y, z.y));
+}
+inline uint32_t fp16_multiply(uint32_t a, uint32_t b) {
+  const float2 x = unpack<fp16>(a), y = unpack<fp16>(b);
+  return pack<fp16>(x.x * y.x, x.y * y.y);  // exact in fp32 but for the rounding to fp16
+}
+inline uint32_t fp16_negate(uint32_t a) { return a ^ 0x80008000u; }
+inline uint32_t lower_halves(uint32_t a, uint32_t b) { return (a & 0xffff) | b << 16; }
+inline uint32_t upper_halves(uint32_t a, uint32_t b) { return a >> 16 | (b & 0xffff0000u); }
+
 // ---- matrix product ----
 template <class T>
 void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int line = __builtin_LINE());

@@ -2,7 +2,8 @@
 // rows of the tile does the softmax of one tile of keys under the products of the next. Of
 // one more, one or two warps keep the tensor copies of K and V in flight, and the others
 // rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Where the
-// matrix units rotate queries (tile/aligned_queries), that is another warpgroup's work.
+// matrix units rotate queries (tile/aligned_queries), and where there is room for it with raw
+// keys, that is another warpgroup's work.
 // Blocks are persistent: the copies and rotations of the next item start under the end of
 // this one.
 #pragma once
@@ -18,12 +19,13 @@ namespace kgen {
 template <class Config>
 __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Shared<Config>& shared, int warpgroup) {
   using Element = typename Config::Element;
+  using ScoreElement = typename Config::ScoreElement;
   constexpr int keys = Config::keys, rows_per_group = 64, warpgroups = Config::rows / rows_per_group, consumer_threads = 128 * warpgroups;
   const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group;
   auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
   // Beside a warpgroup that rotates there are fewer, and what these are used for is computed
   // anew too; elsewhere that would only take longer.
-  auto where_dear = [](int x) { return Config::rotators == 4 ? ptx::here(x) : x; };
+  auto where_dear = [](int x) { return rotates_apart<Config> ? ptx::here(x) : x; };
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
@@ -52,7 +54,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 #if !KGEN_ROTATED_PER_RUN
       // The parts of queries that never change would otherwise have their addresses in
       // registers throughout, which outputs of half of all registers do not leave.
-      if constexpr (Config::v_head_dim > 128) query.stage = ptx::here(query.stage);
+      if constexpr (Config::v_head_dim > 128 || rotates_apart<Config>) query.stage = ptx::here(query.stage);
 #endif
       if (!needs_rotation(rotated_base, tile)) return;
       if (rotated_base != no_base) {
@@ -72,7 +74,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       if constexpr (warpgroups > 1) ptx::named_barrier_arrive(2 + (where_dear(warpgroup) + 1 < warpgroups ? warpgroup + 1 : 0), 256);
     };
     auto start_scores = [&]() {
-      start_query_times_keys<Element, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
+      start_query_times_keys<ScoreElement, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
                                                               ptx::shared_address(shared.key[key.stage].bytes));
     };
     auto start_outputs = [&]() { start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
@@ -112,7 +114,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // computes the scores once more, by itself, and that row's maximum moves to theirs. The
     // others stay as they are: no row's result depends on another's.
     auto weigh_again = [&](int stage, float (&added)[2]) {
-      query_times_keys<Element, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
+      query_times_keys<ScoreElement, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
       mask(read_tile(shared.tile[stage], lane), ptx::shuffle(lane == 0 ? shared.masked[stage] : 0, 0));
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -231,8 +233,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 template <class Config>
 __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   constexpr int consumers = Config::rows / 64;
-  static_assert(Config::rotators >= 2 && Config::rotators <= 4, "one warp that copies, or two");
-  static_assert(Config::threads == 128 * (1 + consumers + Config::rotators / 4), "a warpgroup for each 64 rows, and one that copies and rotates, or two");
+  constexpr int helper_groups = rotates_apart<Config> ? 2 : 1;
+  static_assert(Config::threads == 128 * (consumers + helper_groups), "a warpgroup for each 64 rows, and one that copies and rotates, or two");
   static_assert(sizeof(AttendSm90Shared<Config>) == Config::shared_bytes, "the plan's shared memory");
   static_assert(Config::v_head_dim <= Config::head_dim, "the outputs are staged in the query tile");
   AttendSm90Shared<Config>& shared = *reinterpret_cast<AttendSm90Shared<Config>*>(ptx::dynamic_shared());
@@ -264,11 +266,12 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
 
   // The registers of three or four warpgroups, shared out by need. Two have enough.
 #if KGEN_ROTATED_KEYS
-  constexpr int consumer_registers = 192;  // a rotator's low terms take 48
+  constexpr int consumer_registers = 192, copiers_apart = 24;  // rotators have a unit's keys and its angles' terms in theirs
 #else
-  constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : Config::rotators == 4 ? 192 : 200;
+  constexpr int copiers_apart = 32;
+  constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
 #endif
-  constexpr int other_registers = (consumers == 3 || Config::rotators == 4 ? 512 : 504) - consumers * consumer_registers;
+  constexpr int other_registers = (consumers + helper_groups == 4 ? 512 : 504) - consumers * consumer_registers;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all
   // others are there for.
   constexpr int consumer_threads = 128 * consumers, copier_threads = Config::threads - consumer_threads - rotator_threads<Config>;
@@ -278,17 +281,10 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     return;
   }
   const int helper = thread - consumer_threads;
-#if KGEN_ALIGNED_QUERIES
-  constexpr int copier_registers = 32;
+  constexpr int copier_registers = rotates_apart<Config> ? copiers_apart : other_registers;
+  constexpr int rotator_registers = rotates_apart<Config> ? other_registers - copier_registers : other_registers;
   if (helper >= copier_threads) {
-    if constexpr (consumers > 1) ptx::registers_give<other_registers - copier_registers>();
-    rotate_queries<Config>(params, shared, helper - copier_threads);
-    return;
-  }
-  if constexpr (consumers > 1) ptx::registers_give<copier_registers>();
-#else
-  if constexpr (consumers > 1) ptx::registers_give<other_registers>();
-  if (helper >= copier_threads) {
+    if constexpr (consumers > 1) ptx::registers_give<rotator_registers>();
 #if KGEN_ROTATED_KEYS
     rotate_queries_and_keys<Config>(params, shared, helper - copier_threads);
 #else
@@ -296,7 +292,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
 #endif
     return;
   }
-#endif
+  if constexpr (consumers > 1) ptx::registers_give<copier_registers>();
   const int copier = ptx::shuffle(helper / 32, 0), lane = helper % 32;
   if constexpr (copier_threads == 32) {
     produce_keys_and_values<Config>(params, shared, helper);

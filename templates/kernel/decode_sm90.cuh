@@ -133,7 +133,7 @@ __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, De
 // Config::rotators warps: each tile of keys, between its copy and its use.
 template <class Config>
 __device__ __forceinline__ void rotate_keys_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int rotator_warp, int lane) {
-  KeyRotator<Config, Config::rotators> rotator = {pointer<float>(params.rope), shared.high, rotator_warp, lane};
+  KeyRotator<Config, Config::rotators, true> rotator = {pointer<float>(params.rope), shared.high, rotator_warp, lane};
   rotator.load_low_terms();
   RingPlace<Config::stages> place;
   FixedShare works = {lane};
@@ -147,8 +147,7 @@ __device__ __forceinline__ void rotate_keys_for_decode(const AttendParams& param
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[place.stage]), place.parity);
       rotator.rotate(shared.key[place.stage], position, tile);
       ptx::fence_async_shared();  // before the next copy to the stage
-      ptx::sync_warp();
-      if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&shared.key_rotated[place.stage]));
+      ptx::barrier_arrive(ptx::shared_address(&shared.key_rotated[place.stage]));
       place.advance();
     }
   }
@@ -173,6 +172,7 @@ struct TaskReader {
 template <class Config>
 __device__ __forceinline__ void consume_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int warp, int lane) {
   using Element = typename Config::Element;
+  using ScoreElement = typename Config::ScoreElement;
   constexpr int keys = Config::keys, stages = Config::stages, consumers = DecodeSm90Shared<Config>::consumers, m_tiles = Config::rows / 16;
   const float scale_log2 = score_exponent<Config>(params);
 
@@ -220,7 +220,7 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
       const KeyTile tile = read_tile(shared.tile[stage], lane);
       take_query(ptx::shuffle(lane == 0 ? shared.tile_query[stage] : 0, 0));
       Accumulator<m_tiles, keys> scores;
-      query_times_keys<Element, Config::head_dim>(scores, shared.query[query_place.stage], 0, shared.key[stage], lane);
+      query_times_keys<ScoreElement, Config::head_dim>(scores, shared.query[query_place.stage], 0, shared.key[stage], lane);
       arrive(shared.key_free[stage]);
 #if KGEN_SOFT_CAP
       cap_scores<Config>(scores, params.scale);
@@ -285,7 +285,7 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), 1);
 #if KGEN_ROTATED_KEYS
-      ptx::barrier_init(ptx::shared_address(&shared.key_rotated[s]), Config::rotators);
+      ptx::barrier_init(ptx::shared_address(&shared.key_rotated[s]), 32 * Config::rotators);
 #endif
       ptx::barrier_init(ptx::shared_address(&shared.value_full[s]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), 1);

@@ -22,7 +22,6 @@ __device__ __forceinline__ bool elect() {
   return chosen != 0;
 }
 
-// Starts bringing the line at p into the L2 cache.
 // What was there before. It is ordered behind what the thread did before, and before what
 // it does next, for whoever adds to the same place.
 __device__ __forceinline__ int atomic_add(uint32_t* p, int x) {
@@ -30,6 +29,7 @@ __device__ __forceinline__ int atomic_add(uint32_t* p, int x) {
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(x) : "memory");
   return before;
 }
+// Starts bringing the line at p into the L2 cache.
 __device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // ---- mbarriers ----

@@ -10,12 +10,18 @@
 
 namespace kgen {
 
+// Whether the warps that rotate are a warpgroup of their own, as those that do it by the matrix
+// units are, and those of raw keys where there are registers for them.
+template <class Config>
+constexpr bool rotates_apart = Config::rotators == 4;
+
 template <class Config>
 struct AttendSm90Shared {
   // One more than of values: keys are held until their weights are known to be right, and raw
   // ones are rotated first.
   static constexpr int key_stages = Config::stages + 1;
-  using Works = WorkRing<Config::rows / 16 + (Config::rotators < 4 ? 3 : 5)>;  // all warps with work but the finder
+  static constexpr int copiers = Config::rotators == 3 ? 1 : 2;
+  using Works = WorkRing<Config::rows / 16 + Config::rotators + copiers - 1>;  // all warps with work but the finder
 
   // Queries are published as they come: aligned ones a warpgroup's rows at a time.
 #if KGEN_ALIGNED_QUERIES

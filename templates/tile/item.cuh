@@ -105,7 +105,7 @@ __device__ __forceinline__ float score_exponent(const AttendParams& params) {
 #if KGEN_SOFT_CAP
   return log2_e;  // cap_scores has applied the scale
 #else
-  return params.scale * log2_e;
+  return params.scale * (log2_e / Config::query_scale);
 #endif
 }
 

@@ -1,43 +1,136 @@
 // Warps that rotate tiles of raw keys where tensor copies have put them (sm90).
 //
-// A tile of 128 keys of 128 dimensions is 8192 pairs, each of which takes 11
-// instructions: 4 for its angle, 4 for its rotation, 3 to unpack and pack it. Whatever else
+// bf16 keys are rotated in pairs of fp16, two at a time, and are fp16 in their products with
+// queries. That rounds cosines, sines and keys to 11 bits, a key in the end to 8 times as many
+// values as baked ones have; keys beyond 65504 in magnitude are out of range. fp16 keys are
+// rotated in fp32, for the same bits as baked ones.
+//
+// A tile of 128 keys of 128 dimensions is 8192 pairs, two of which take 14 instructions: 4 for
+// their angles, 4 for their rotation, and 6 to become fp16. In fp32 that is 22. Whatever else
 // it cost would count, so an angle's terms stay where they are: lane i takes the keys whose
 // positions end in the bits of i, and keeps the low terms of these, of its warp's units, in
-// registers from tile to tile. The high terms are common to 32 keys; a tile's come to shared
-// memory by copies that are under way while the tile before is rotated. 32 keys of a unit
-// then take about 100 instructions, 88 of them the pairs', and the tile 3200: a third of the
-// issue slots of the 2400 cycles or so of its products. Three warps have 1200 each, at most.
+// registers from tile to tile. The high terms are common to 32 keys; a tile's are on their way
+// to shared memory while the tile before is rotated. 32 keys of a unit take about 70
+// instructions, and the tile 2200: a quarter of the issue slots of its products.
 // Of shared memory 64 KiB a tile are read and written, beside 224 KiB by copies and products.
 #pragma once
 #include "item.cuh"
 
 namespace kgen {
 
-// The high terms of the tile that is rotated, (cos, sin) of eight pairs of each unit for
-// each multiple of 32 among its keys' positions or below the first.
+#if KGEN_FP16_KEYS
+template <class Config>
+constexpr bool fp16_keys = true;
+
+// (cos, sin) of eight pairs' angles, those of pairs 2i and 2i + 1 in the i-th.
+struct KeyTerms {
+  uint32_t cos[4], sin[4];
+
+  __device__ __forceinline__ void set(int i, float4 two) { cos[i] = ptx::pack<ptx::fp16>(two.x, two.z), sin[i] = ptx::pack<ptx::fp16>(two.y, two.w); }
+  __device__ __forceinline__ KeyTerms load() const {
+    const uint4 c = ptx::load_16(cos), s = ptx::load_16(sin);
+    return {{c.x, c.y, c.z, c.w}, {s.x, s.y, s.z, s.w}};
+  }
+};
+
+// Those of the sums of two angles each.
+__device__ __forceinline__ KeyTerms add_angles(const KeyTerms& a, const KeyTerms& b) {
+  KeyTerms sum;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    sum.cos[i] = ptx::fp16_multiply_add(a.cos[i], b.cos[i], ptx::fp16_negate(ptx::fp16_multiply(a.sin[i], b.sin[i])));
+    sum.sin[i] = ptx::fp16_multiply_add(a.sin[i], b.cos[i], ptx::fp16_multiply(a.cos[i], b.sin[i]));
+  }
+  return sum;
+}
+
+template <class Element>
+__device__ __forceinline__ uint4 to_fp16(uint4 chunk) {
+  auto convert = [](uint32_t pair) {
+    const float2 x = ptx::unpack<Element>(pair);
+    return ptx::pack<ptx::fp16>(x.x, x.y);
+  };
+  return make_uint4(convert(chunk.x), convert(chunk.y), convert(chunk.z), convert(chunk.w));
+}
+
+// Rotates the two chunks of a unit, in place, by the sums of high and low angles. They become
+// fp16.
+template <class Config>
+__device__ __forceinline__ void rotate_keys(uint4& first, uint4& second, const KeyTerms& high, const KeyTerms& low) {
+  const KeyTerms angles = add_angles(high, low);
+  const uint4 u = to_fp16<typename Config::Element>(first), v = to_fp16<typename Config::Element>(second);
+#if KGEN_INTERLEAVED
+  uint32_t x[4] = {ptx::lower_halves(u.x, u.y), ptx::lower_halves(u.z, u.w), ptx::lower_halves(v.x, v.y), ptx::lower_halves(v.z, v.w)};
+  uint32_t y[4] = {ptx::upper_halves(u.x, u.y), ptx::upper_halves(u.z, u.w), ptx::upper_halves(v.x, v.y), ptx::upper_halves(v.z, v.w)};
+#else
+  uint32_t x[4] = {u.x, u.y, u.z, u.w}, y[4] = {v.x, v.y, v.z, v.w};
+#endif
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t rotated = ptx::fp16_multiply_add(x[i], angles.cos[i], ptx::fp16_negate(ptx::fp16_multiply(y[i], angles.sin[i])));
+    y[i] = ptx::fp16_multiply_add(y[i], angles.cos[i], ptx::fp16_multiply(x[i], angles.sin[i]));
+    x[i] = rotated;
+  }
+#if KGEN_INTERLEAVED
+  first = make_uint4(ptx::lower_halves(x[0], y[0]), ptx::upper_halves(x[0], y[0]), ptx::lower_halves(x[1], y[1]), ptx::upper_halves(x[1], y[1]));
+  second = make_uint4(ptx::lower_halves(x[2], y[2]), ptx::upper_halves(x[2], y[2]), ptx::lower_halves(x[3], y[3]), ptx::upper_halves(x[3], y[3]));
+#else
+  first = make_uint4(x[0], x[1], x[2], x[3]);
+  second = make_uint4(y[0], y[1], y[2], y[3]);
+#endif
+}
+#else
+template <class Config>
+constexpr bool fp16_keys = false;  // whose terms leave registers for keys ahead of their use
+
+// (cos, sin) of eight pairs' angles, those of pairs 2i and 2i + 1 in the i-th.
+struct KeyTerms {
+  float4 two[4];
+
+  __device__ __forceinline__ void set(int i, float4 terms) { two[i] = terms; }
+  __device__ __forceinline__ KeyTerms load() const {
+    auto at = [&](int i) { return ptx::as_floats(ptx::load_16(two + i)); };
+    return {{at(0), at(1), at(2), at(3)}};
+  }
+};
+
+// Rotates the two chunks of a unit, in place, by the sums of high and low angles.
+template <class Config>
+__device__ __forceinline__ void rotate_keys(uint4& first, uint4& second, const KeyTerms& high, const KeyTerms& low) {
+  AngleTerms terms;
+  terms.negative = false;  // no key stands before position 0
+#pragma unroll
+  for (int i = 0; i < 4; ++i) terms.low[i] = low.two[i], terms.high[i] = high.two[i];
+  rotate_chunks<Config>(first, second, add_angles(terms, 1.f));
+}
+#endif
+
+// The high terms of the tile that is rotated: of each unit, for each multiple of 32 among its
+// keys' positions or below the first.
 template <class Config>
 struct HighTerms {
   static constexpr int rows = Config::keys / 32 + 1;
-  static constexpr int chunks = 2 * chunk_elements * 4 / chunk_bytes;  // of a row of a unit
-  uint4 chunk[RotationUnits<Config>::rotated][rows][chunks];
+  alignas(16) KeyTerms terms[RotationUnits<Config>::rotated][rows];
 };
 
-// One of Warps warps that share out the units of every tile.
-template <class Config, int Warps>
+// One of Warps warps that share out the units of every tile. Short: in as few instructions as
+// can be, where those of a kernel's many roles push each other out of their cache (H200, decode
+// of 128 sequences: a tenth of the time); else in as little time.
+template <class Config, int Warps, bool Short>
 struct KeyRotator {
   using Tile = ColumnTile<Config::keys, Config::head_dim>;
   using Units = RotationUnits<Config>;
   using High = HighTerms<Config>;
-  static constexpr int lanes = 32, slots = (Units::rotated + Warps - 1) / Warps;
+  static constexpr int lanes = 32, rounds = Config::keys / lanes, slots = (Units::rotated + Warps - 1) / Warps;
   static_assert(1 << Config::rope_low_bits == lanes, "a lane for each row of the low level");
   static_assert(Config::keys % lanes == 0, "the lanes take whole rounds of keys");
-  static_assert(High::rows * High::chunks <= lanes, "a lane for each copy of a unit's terms");
+  static_assert(High::rows * 4 <= lanes, "a lane for each two pairs of a unit's terms");
 
   const float* rope;
   High& high;
   int warp, lane;
-  float4 low[slots][chunk_elements / 2];
+  KeyTerms low[slots];
+  float4 coming[slots];  // the lane's (cos, sin) of two pairs of the next tile's high terms
 
   // Asked for anew: low terms and what the warp follows the tiles by leave no registers
   // for addresses.
@@ -50,71 +143,122 @@ struct KeyRotator {
     for (int slot = 0; slot < slots; ++slot) {
       const float4* terms = reinterpret_cast<const float4*>(row + (has(slot) ? 2 * chunk_elements * unit(slot) : 0));
 #pragma unroll
-      for (int i = 0; i < chunk_elements / 2; ++i) low[slot][i] = terms[i];
+      for (int i = 0; i < 4; ++i) low[slot].set(i, terms[i]);
     }
   }
 
-  // Starts the copies of the high terms of one unit for a tile; there is a group of
-  // copies whether there is a tile or not.
-  __device__ __forceinline__ void start(int slot, const KeyTile& tile) {
-    const int here = ptx::here(lane), row = here / High::chunks, chunk = here % High::chunks;
-    if (tile.exists() && has(slot) && row < High::rows) {
+  // Loads the high terms for a tile.
+  __device__ __forceinline__ void fetch(const KeyTile& tile) {
+    const int here = ptx::here(lane), row = here / 4;
+#pragma unroll
+    for (int slot = 0; slot < slots; ++slot) {
+      coming[slot] = make_float4(0.f, 0.f, 0.f, 0.f);
+      if (!tile.exists() || !has(slot) || row >= High::rows) continue;
       const int first = first_key_position(tile), tokens = tile.end - tile.begin;
       const int last = first + (tokens < Config::keys ? tokens : Config::keys) - 1;
       const int from = (first >> Config::rope_low_bits) + row;
-      // The table may end with the last token's row.
-      const bool exists = from <= last >> Config::rope_low_bits;
-      const float* source = rope + (lanes + (exists ? from : 0)) * Config::rotary_dim + 2 * chunk_elements * unit(slot);
-      ptx::cp_async_16(ptx::shared_address(&high.chunk[unit(slot)][row][chunk]), source + chunk * (chunk_bytes / 4), exists);
+      if (from > last >> Config::rope_low_bits) continue;  // the table may end with the last token's row
+      coming[slot] = *reinterpret_cast<const float4*>(rope + (lanes + from) * Config::rotary_dim + 2 * chunk_elements * unit(slot) + 4 * (here % 4));
     }
-    ptx::cp_async_commit();
   }
-  __device__ __forceinline__ void start(const KeyTile& tile) {
-#pragma unroll
-    for (int slot = 0; slot < slots; ++slot) start(slot, tile);
-  }
-
-  // Rotates this warp's units of a tile, and starts the terms of the next. Rows that the
-  // tile does not have are rotated too, whatever they hold: they are masked.
-  __device__ __forceinline__ void rotate(Tile& keys, int position, const KeyTile& next_tile) {
-    const int first = position & (lanes - 1);
+  // Hands those of the next tile to the warp's lanes, who are done with the tile's.
+  __device__ __forceinline__ void publish() {
+    const int here = ptx::here(lane), row = here / 4;
+    ptx::sync_warp();
 #pragma unroll
     for (int slot = 0; slot < slots; ++slot) {
-      ptx::cp_async_wait<slots - 1>();
-      ptx::sync_warp();
-      const int u = unit(slot);
-      if (has(slot)) {
-        const int here = ptx::here(lane);
-        // The lane's first row. Of eight lanes in a row no two have the same row & 7, so that
-        // they meet in no bank.
-        const int row = (here - first) & (lanes - 1);
-        const int carry = here < first;  // its multiple of 32 is the next
-        unsigned char* a = keys.bytes + Tile::byte(row, Units::first_rotated(u));
-        unsigned char* b = keys.bytes + Tile::byte(row, Units::second_rotated(u));
-        const uint4* terms = high.chunk[u][carry];
-        constexpr int rounds = Config::keys / lanes, round_bytes = lanes * Tile::row_bytes;
-        uint4 x = ptx::load_16(a), y = ptx::load_16(b);
-#pragma unroll 2
-        for (int i = 0; i < rounds; ++i) {
-          // The next round's (or again the first's, which nobody uses) under this one's work.
-          const int next = (i + 1) % rounds * round_bytes;
-          const uint4 next_x = ptx::load_16(a + next), next_y = ptx::load_16(b + next);
-          AngleTerms angle;
-          angle.negative = false;  // no key stands before position 0
-#pragma unroll
-          for (int j = 0; j < chunk_elements / 2; ++j) {
-            angle.low[j] = low[slot][j];
-            angle.high[j] = ptx::as_floats(ptx::load_16(terms + i * High::chunks + j));
-          }
-          rotate_chunks<Config>(x, y, add_angles(angle, 1.f));
-          ptx::store_16(a + i * round_bytes, x);
-          ptx::store_16(b + i * round_bytes, y);
-          x = next_x, y = next_y;
-        }
-      }
-      ptx::sync_warp();  // all lanes are done with the terms
-      start(slot, next_tile);
+      if (!has(slot) || row >= High::rows) continue;
+      high.terms[unit(slot)][row].set(here % 4, coming[slot]);
     }
+    ptx::sync_warp();
+  }
+  __device__ __forceinline__ void start(const KeyTile& tile) {
+    fetch(tile);
+    publish();
+  }
+
+  // The lane's rows of a tile of keys, one in each round of 32, and what they take of the
+  // high terms.
+  struct Rows {
+    Tile& keys;
+    int first, carry;  // the first's multiple of 32 is the next one
+
+    __device__ __forceinline__ unsigned char* chunk(int round, int chunk) const { return keys.bytes + Tile::byte(first, chunk) + round * (lanes * Tile::row_bytes); }
+  };
+  __device__ __forceinline__ KeyTerms high_terms(const Rows& rows, int unit, int round) const { return high.terms[unit][round + rows.carry].load(); }
+
+  // Rotates this warp's units of a tile, and readies the terms of the next. Rows that the
+  // tile does not have are rotated too, whatever they hold: they are masked.
+  __device__ __forceinline__ void rotate(Tile& keys, int position, const KeyTile& next_tile) {
+    // Of eight lanes in a row no two have the same row & 7, so that they meet in no bank.
+    const int here = ptx::here(lane), first = position & (lanes - 1);
+    const Rows rows = {keys, (here - first) & (lanes - 1), here < first};
+    if constexpr (Short) {
+      fetch(next_tile);
+      rotate_by_round(rows);
+    } else {
+      rotate_ahead(rows, next_tile);
+    }
+    pass(keys);
+    publish();
+  }
+
+  __device__ __forceinline__ void rotate_by_round(const Rows& rows) {
+#pragma unroll
+    for (int slot = 0; slot < slots; ++slot) {
+      if (!has(slot)) continue;
+      const int u = unit(slot), a = Units::first_rotated(u), b = Units::second_rotated(u);
+#pragma unroll 1
+      for (int i = 0; i < rounds; ++i) {
+        uint4 x = ptx::load_16(rows.chunk(i, a)), y = ptx::load_16(rows.chunk(i, b));
+        rotate_keys<Config>(x, y, high_terms(rows, u, i), low[slot]);
+        ptx::store_16(rows.chunk(i, a), x);
+        ptx::store_16(rows.chunk(i, b), y);
+      }
+    }
+  }
+
+  // The compiler moves no load across a store, and puts off the others. So the next terms are
+  // loaded before a round's stores, and the next unit's chunks as soon as this one's have left
+  // their registers.
+  __device__ __forceinline__ void rotate_ahead(const Rows& rows, const KeyTile& next_tile) {
+    uint4 x[rounds], y[rounds];
+    auto load = [&](int slot, int i) {
+      x[i] = ptx::load_16(rows.chunk(i, Units::first_rotated(unit(slot)))), y[i] = ptx::load_16(rows.chunk(i, Units::second_rotated(unit(slot))));
+    };
+#pragma unroll
+    for (int i = 0; i < rounds; ++i) load(0, i);
+#pragma unroll
+    for (int slot = 0; slot < slots; ++slot) {
+      if (slot == slots - 1) fetch(next_tile);  // no sooner: chunks to come leave no registers
+      if (!has(slot)) continue;
+      const int u = unit(slot), a = Units::first_rotated(u), b = Units::second_rotated(u);
+      KeyTerms now = high_terms(rows, u, 0);
+#pragma unroll
+      for (int i = 0; i < rounds; ++i) {
+        const KeyTerms next = high_terms(rows, u, i + 1 < rounds ? i + 1 : i);
+        rotate_keys<Config>(x[i], y[i], now, low[slot]);
+        ptx::store_16(rows.chunk(i, a), x[i]);
+        ptx::store_16(rows.chunk(i, b), y[i]);
+        if (slot + 1 < slots && has(slot + 1)) load(slot + 1, i);
+        now = next;
+      }
+    }
+  }
+
+  // Elements that are not rotated become fp16 too.
+  __device__ __forceinline__ void pass(Tile& keys) {
+#if KGEN_PASSED_KEYS
+#pragma unroll 1
+    for (int u = Units::rotated + ptx::here(warp); u < Units::count; u += Warps)
+#pragma unroll 1
+      for (int row = ptx::here(lane); row < Config::keys; row += lanes) {
+        unsigned char* a = keys.bytes + Tile::byte(row, Units::first_chunk(u));
+        unsigned char* b = keys.bytes + Tile::byte(row, Units::second_chunk(u));
+        ptx::store_16(a, to_fp16<typename Config::Element>(ptx::load_16(a)));
+        ptx::store_16(b, to_fp16<typename Config::Element>(ptx::load_16(b)));
+      }
+#endif
   }
 };
 

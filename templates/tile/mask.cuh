@@ -50,7 +50,7 @@ __device__ __forceinline__ bool needs_mask(const KeyTile& tile, int first_index)
 // cap * tanh(score * scale / cap), by tanh x = 1 - 2 / (exp(2x) + 1).
 template <class Config, int MTiles, int Keys>
 __device__ __forceinline__ void cap_scores(Accumulator<MTiles, Keys>& scores, float scale) {
-  const float exponent = scale * (2.f * log2_e / Config::soft_cap);
+  const float exponent = scale * (2.f * log2_e / (Config::soft_cap * Config::query_scale));
 #pragma unroll
   for (int m = 0; m < MTiles; ++m)
 #pragma unroll

@@ -73,27 +73,27 @@ __device__ __forceinline__ float2 angle_at(const float* rope, int position, int 
   return make_float2(high.x * low.x - high.y * low.y, position < 0 ? -sine : sine);
 }
 
-// Rotates pairs (x, y) by the angles, in place.
-template <class Element>
+// Rotates pairs (x, y) by the angles, in place, from elements of one type to those of another.
+template <class From, class To>
 __device__ __forceinline__ void rotate_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 u = ptx::unpack<Element>(x[i]), v = ptx::unpack<Element>(y[i]);
+    const float2 u = ptx::unpack<From>(x[i]), v = ptx::unpack<From>(y[i]);
     const float c0 = a.cos[2 * i], s0 = a.sin[2 * i], c1 = a.cos[2 * i + 1], s1 = a.sin[2 * i + 1];
-    x[i] = ptx::pack<Element>(u.x * c0 - v.x * s0, u.y * c1 - v.y * s1);
-    y[i] = ptx::pack<Element>(v.x * c0 + u.x * s0, v.y * c1 + u.y * s1);
+    x[i] = ptx::pack<To>(u.x * c0 - v.x * s0, u.y * c1 - v.y * s1);
+    y[i] = ptx::pack<To>(v.x * c0 + u.x * s0, v.y * c1 + u.y * s1);
   }
 }
 
 // The same for interleaved pairs: x holds the first four pairs, y the next four.
-template <class Element>
+template <class From, class To>
 __device__ __forceinline__ void rotate_interleaved_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 u = ptx::unpack<Element>(x[i]), v = ptx::unpack<Element>(y[i]);
+    const float2 u = ptx::unpack<From>(x[i]), v = ptx::unpack<From>(y[i]);
     const float c0 = a.cos[i], s0 = a.sin[i], c1 = a.cos[4 + i], s1 = a.sin[4 + i];
-    x[i] = ptx::pack<Element>(u.x * c0 - u.y * s0, u.y * c0 + u.x * s0);
-    y[i] = ptx::pack<Element>(v.x * c1 - v.y * s1, v.y * c1 + v.x * s1);
+    x[i] = ptx::pack<To>(u.x * c0 - u.y * s0, u.y * c0 + u.x * s0);
+    y[i] = ptx::pack<To>(v.x * c1 - v.y * s1, v.y * c1 + v.x * s1);
   }
 }
 
@@ -127,13 +127,13 @@ struct RotationUnits {
 
 #if KGEN_ROPE
 // Rotates the two chunks of a unit, in place.
-template <class Config>
+template <class Config, class To = typename Config::Element>
 __device__ __forceinline__ void rotate_chunks(uint4& first, uint4& second, const Angles& a) {
   uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
 #if KGEN_INTERLEAVED
-  rotate_interleaved_pairs<typename Config::Element>(x, y, a);
+  rotate_interleaved_pairs<typename Config::Element, To>(x, y, a);
 #else
-  rotate_pairs<typename Config::Element>(x, y, a);
+  rotate_pairs<typename Config::Element, To>(x, y, a);
 #endif
   first = make_uint4(x[0], x[1], x[2], x[3]);
   second = make_uint4(y[0], y[1], y[2], y[3]);
@@ -185,12 +185,12 @@ struct QueryRows {
 // A tile of queries for products with keys, which has elements where keys have them.
 template <class Config, class Tile>
 struct QueryTile {
-  static constexpr float scale = 1.f;  // of all units
+  static constexpr float scale = Config::query_scale;  // of all units
   Tile& tile;
 
   __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
 #if KGEN_ROPE
-    rotate_chunks<Config>(first, second, a);
+    rotate_chunks<Config, typename Config::ScoreElement>(first, second, a);
 #endif
   }
   __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {

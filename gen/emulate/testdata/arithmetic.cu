@@ -30,3 +30,21 @@ extern "C" __global__ void arithmetic(const __grid_constant__ Params p) {
   const int lane = ptx::thread_index();
   p.across[lane] = ptx::maximum(ptx::multiply_add(ptx::shuffle_xor(p.in[lane], 5), 1.0f, 0.0f), -ptx::infinity());
 }
+
+// Every function of pairs of fp16, over given pairs.
+struct PairParams {
+  const uint32_t *a, *b, *c;  // [n]
+  uint32_t *product, *sum, *negated, *lower, *upper;
+  int n;
+  int reserved;
+};
+
+extern "C" __global__ void pairs(const __grid_constant__ PairParams p) {
+  for (int i = ptx::thread_index(); i < p.n; i += 32) {
+    p.product[i] = ptx::fp16_multiply(p.a[i], p.b[i]);
+    p.sum[i] = ptx::fp16_multiply_add(p.a[i], p.b[i], p.c[i]);
+    p.negated[i] = ptx::fp16_negate(p.a[i]);
+    p.lower[i] = ptx::lower_halves(p.a[i], p.b[i]);
+    p.upper[i] = ptx::upper_halves(p.a[i], p.b[i]);
+  }
+}

@@ -135,6 +135,8 @@ namespace kgen {
 // prefill of spec tiny.
 struct Config {
   using Element = ptx::bf16;
+  using ScoreElement = ptx::bf16;
+  static constexpr float query_scale = 1.f;       // of queries in their products with keys
   static constexpr int group = 2;                 // query heads that share one KV head
   static constexpr int head_dim = 64;
   static constexpr int v_head_dim = 64;
