@@ -161,6 +161,27 @@ __device__ __forceinline__ float multiply_add(float a, float b, float c) { retur
 __device__ __forceinline__ float maximum(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
+// ---- pairs of fp16 ----
+// What `pack<fp16>` makes, each half by itself; results are rounded to nearest even.
+__device__ __forceinline__ uint32_t fp16_multiply(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ uint32_t fp16_multiply_add(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t r;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+__device__ __forceinline__ uint32_t fp16_negate(uint32_t a) {
+  uint32_t r;
+  asm("neg.f16x2 %0, %1;" : "=r"(r) : "r"(a));
+  return r;
+}
+// The lower halves of two pairs, and the upper ones.
+__device__ __forceinline__ uint32_t lower_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
+__device__ __forceinline__ uint32_t upper_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
+
 // ---- register pressure ----
 // The same value, unknown to the compiler: what is computed from it inside a loop
 // is computed there, not ahead of the loop and held in registers throughout.
@@ -203,7 +224,6 @@ __device__ __forceinline__ bool elect() {
   return chosen != 0;
 }
 
-// Starts bringing the line at p into the L2 cache.
 // What was there before. It is ordered behind what the thread did before, and before what
 // it does next, for whoever adds to the same place.
 __device__ __forceinline__ int atomic_add(uint32_t* p, int x) {
@@ -211,6 +231,7 @@ __device__ __forceinline__ int atomic_add(uint32_t* p, int x) {
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(x) : "memory");
   return before;
 }
+// Starts bringing the line at p into the L2 cache.
 __device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // ---- mbarriers ----
@@ -724,6 +745,8 @@ namespace kgen {
 // shared_decode of spec llama2_7b.
 struct Config {
   using Element = ptx::bf16;
+  using ScoreElement = ptx::bf16;
+  static constexpr float query_scale = 1.f;       // of queries in their products with keys
   static constexpr int group = 1;                 // query heads that share one KV head
   static constexpr int head_dim = 128;
   static constexpr int v_head_dim = 128;
@@ -1213,27 +1236,27 @@ __device__ __forceinline__ float2 angle_at(const float* rope, int position, int 
   return make_float2(high.x * low.x - high.y * low.y, position < 0 ? -sine : sine);
 }
 
-// Rotates pairs (x, y) by the angles, in place.
-template <class Element>
+// Rotates pairs (x, y) by the angles, in place, from elements of one type to those of another.
+template <class From, class To>
 __device__ __forceinline__ void rotate_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 u = ptx::unpack<Element>(x[i]), v = ptx::unpack<Element>(y[i]);
+    const float2 u = ptx::unpack<From>(x[i]), v = ptx::unpack<From>(y[i]);
     const float c0 = a.cos[2 * i], s0 = a.sin[2 * i], c1 = a.cos[2 * i + 1], s1 = a.sin[2 * i + 1];
-    x[i] = ptx::pack<Element>(u.x * c0 - v.x * s0, u.y * c1 - v.y * s1);
-    y[i] = ptx::pack<Element>(v.x * c0 + u.x * s0, v.y * c1 + u.y * s1);
+    x[i] = ptx::pack<To>(u.x * c0 - v.x * s0, u.y * c1 - v.y * s1);
+    y[i] = ptx::pack<To>(v.x * c0 + u.x * s0, v.y * c1 + u.y * s1);
   }
 }
 
 // The same for interleaved pairs: x holds the first four pairs, y the next four.
-template <class Element>
+template <class From, class To>
 __device__ __forceinline__ void rotate_interleaved_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 u = ptx::unpack<Element>(x[i]), v = ptx::unpack<Element>(y[i]);
+    const float2 u = ptx::unpack<From>(x[i]), v = ptx::unpack<From>(y[i]);
     const float c0 = a.cos[i], s0 = a.sin[i], c1 = a.cos[4 + i], s1 = a.sin[4 + i];
-    x[i] = ptx::pack<Element>(u.x * c0 - u.y * s0, u.y * c0 + u.x * s0);
-    y[i] = ptx::pack<Element>(v.x * c1 - v.y * s1, v.y * c1 + v.x * s1);
+    x[i] = ptx::pack<To>(u.x * c0 - u.y * s0, u.y * c0 + u.x * s0);
+    y[i] = ptx::pack<To>(v.x * c1 - v.y * s1, v.y * c1 + v.x * s1);
   }
 }
 
@@ -1258,10 +1281,10 @@ struct RotationUnits {
 };
 
 // Rotates the two chunks of a unit, in place.
-template <class Config>
+template <class Config, class To = typename Config::Element>
 __device__ __forceinline__ void rotate_chunks(uint4& first, uint4& second, const Angles& a) {
   uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
-  rotate_pairs<typename Config::Element>(x, y, a);
+  rotate_pairs<typename Config::Element, To>(x, y, a);
   first = make_uint4(x[0], x[1], x[2], x[3]);
   second = make_uint4(y[0], y[1], y[2], y[3]);
 }
@@ -1297,11 +1320,11 @@ struct QueryRows {
 // A tile of queries for products with keys, which has elements where keys have them.
 template <class Config, class Tile>
 struct QueryTile {
-  static constexpr float scale = 1.f;  // of all units
+  static constexpr float scale = Config::query_scale;  // of all units
   Tile& tile;
 
   __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
-    rotate_chunks<Config>(first, second, a);
+    rotate_chunks<Config, typename Config::ScoreElement>(first, second, a);
   }
   __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {
     using Units = RotationUnits<Config>;
@@ -1582,7 +1605,7 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
 // The factor from a score to its exponent of 2 in the softmax.
 template <class Config>
 __device__ __forceinline__ float score_exponent(const AttendParams& params) {
-  return params.scale * log2_e;
+  return params.scale * (log2_e / Config::query_scale);
 }
 
 // Whether the item writes its rows' outputs itself. In shared decode no item does.
@@ -1942,12 +1965,18 @@ __device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& valu
 
 namespace kgen {
 
+// Whether the warps that rotate are a warpgroup of their own, as those that do it by the matrix
+// units are, and those of raw keys where there are registers for them.
+template <class Config>
+constexpr bool rotates_apart = Config::rotators == 4;
+
 template <class Config>
 struct AttendSm90Shared {
   // One more than of values: keys are held until their weights are known to be right, and raw
   // ones are rotated first.
   static constexpr int key_stages = Config::stages + 1;
-  using Works = WorkRing<Config::rows / 16 + (Config::rotators < 4 ? 3 : 5)>;  // all warps with work but the finder
+  static constexpr int copiers = Config::rotators == 3 ? 1 : 2;
+  using Works = WorkRing<Config::rows / 16 + Config::rotators + copiers - 1>;  // all warps with work but the finder
 
   // Queries are published as they come: aligned ones a warpgroup's rows at a time.
   static constexpr int query_parts = 1;
@@ -2340,7 +2369,8 @@ __device__ __forceinline__ void touch(Accumulator<1, Columns>& a) {
 // rows of the tile does the softmax of one tile of keys under the products of the next. Of
 // one more, one or two warps keep the tensor copies of K and V in flight, and the others
 // rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Where the
-// matrix units rotate queries (tile/aligned_queries), that is another warpgroup's work.
+// matrix units rotate queries (tile/aligned_queries), and where there is room for it with raw
+// keys, that is another warpgroup's work.
 // Blocks are persistent: the copies and rotations of the next item start under the end of
 // this one.
 
@@ -2351,12 +2381,13 @@ namespace kgen {
 template <class Config>
 __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Shared<Config>& shared, int warpgroup) {
   using Element = typename Config::Element;
+  using ScoreElement = typename Config::ScoreElement;
   constexpr int keys = Config::keys, rows_per_group = 64, warpgroups = Config::rows / rows_per_group, consumer_threads = 128 * warpgroups;
   const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group;
   auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
   // Beside a warpgroup that rotates there are fewer, and what these are used for is computed
   // anew too; elsewhere that would only take longer.
-  auto where_dear = [](int x) { return Config::rotators == 4 ? ptx::here(x) : x; };
+  auto where_dear = [](int x) { return rotates_apart<Config> ? ptx::here(x) : x; };
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
@@ -2400,7 +2431,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       if constexpr (warpgroups > 1) ptx::named_barrier_arrive(2 + (where_dear(warpgroup) + 1 < warpgroups ? warpgroup + 1 : 0), 256);
     };
     auto start_scores = [&]() {
-      start_query_times_keys<Element, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
+      start_query_times_keys<ScoreElement, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
                                                               ptx::shared_address(shared.key[key.stage].bytes));
     };
     auto start_outputs = [&]() { start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
@@ -2433,7 +2464,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // computes the scores once more, by itself, and that row's maximum moves to theirs. The
     // others stay as they are: no row's result depends on another's.
     auto weigh_again = [&](int stage, float (&added)[2]) {
-      query_times_keys<Element, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
+      query_times_keys<ScoreElement, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
       mask(read_tile(shared.tile[stage], lane), ptx::shuffle(lane == 0 ? shared.masked[stage] : 0, 0));
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -2552,8 +2583,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 template <class Config>
 __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   constexpr int consumers = Config::rows / 64;
-  static_assert(Config::rotators >= 2 && Config::rotators <= 4, "one warp that copies, or two");
-  static_assert(Config::threads == 128 * (1 + consumers + Config::rotators / 4), "a warpgroup for each 64 rows, and one that copies and rotates, or two");
+  constexpr int helper_groups = rotates_apart<Config> ? 2 : 1;
+  static_assert(Config::threads == 128 * (consumers + helper_groups), "a warpgroup for each 64 rows, and one that copies and rotates, or two");
   static_assert(sizeof(AttendSm90Shared<Config>) == Config::shared_bytes, "the plan's shared memory");
   static_assert(Config::v_head_dim <= Config::head_dim, "the outputs are staged in the query tile");
   AttendSm90Shared<Config>& shared = *reinterpret_cast<AttendSm90Shared<Config>*>(ptx::dynamic_shared());
@@ -2581,8 +2612,9 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   ptx::sync_threads();
 
   // The registers of three or four warpgroups, shared out by need. Two have enough.
-  constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : Config::rotators == 4 ? 192 : 200;
-  constexpr int other_registers = (consumers == 3 || Config::rotators == 4 ? 512 : 504) - consumers * consumer_registers;
+  constexpr int copiers_apart = 32;
+  constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
+  constexpr int other_registers = (consumers + helper_groups == 4 ? 512 : 504) - consumers * consumer_registers;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all
   // others are there for.
   constexpr int consumer_threads = 128 * consumers, copier_threads = Config::threads - consumer_threads - rotator_threads<Config>;
@@ -2592,11 +2624,14 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     return;
   }
   const int helper = thread - consumer_threads;
-  if constexpr (consumers > 1) ptx::registers_give<other_registers>();
+  constexpr int copier_registers = rotates_apart<Config> ? copiers_apart : other_registers;
+  constexpr int rotator_registers = rotates_apart<Config> ? other_registers - copier_registers : other_registers;
   if (helper >= copier_threads) {
+    if constexpr (consumers > 1) ptx::registers_give<rotator_registers>();
     rotate_queries<Config>(params, shared, helper - copier_threads);
     return;
   }
+  if constexpr (consumers > 1) ptx::registers_give<copier_registers>();
   const int copier = ptx::shuffle(helper / 32, 0), lane = helper % 32;
   if constexpr (copier_threads == 32) {
     produce_keys_and_values<Config>(params, shared, helper);

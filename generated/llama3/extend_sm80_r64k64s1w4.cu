@@ -161,6 +161,27 @@ __device__ __forceinline__ float multiply_add(float a, float b, float c) { retur
 __device__ __forceinline__ float maximum(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
+// ---- pairs of fp16 ----
+// What `pack<fp16>` makes, each half by itself; results are rounded to nearest even.
+__device__ __forceinline__ uint32_t fp16_multiply(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ uint32_t fp16_multiply_add(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t r;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+__device__ __forceinline__ uint32_t fp16_negate(uint32_t a) {
+  uint32_t r;
+  asm("neg.f16x2 %0, %1;" : "=r"(r) : "r"(a));
+  return r;
+}
+// The lower halves of two pairs, and the upper ones.
+__device__ __forceinline__ uint32_t lower_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
+__device__ __forceinline__ uint32_t upper_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
+
 // ---- register pressure ----
 // The same value, unknown to the compiler: what is computed from it inside a loop
 // is computed there, not ahead of the loop and held in registers throughout.
@@ -322,6 +343,8 @@ namespace kgen {
 // extend of spec llama3.
 struct Config {
   using Element = ptx::bf16;
+  using ScoreElement = ptx::bf16;
+  static constexpr float query_scale = 1.f;       // of queries in their products with keys
   static constexpr int group = 4;                 // query heads that share one KV head
   static constexpr int head_dim = 128;
   static constexpr int v_head_dim = 128;
@@ -808,27 +831,27 @@ __device__ __forceinline__ float2 angle_at(const float* rope, int position, int 
   return make_float2(high.x * low.x - high.y * low.y, position < 0 ? -sine : sine);
 }
 
-// Rotates pairs (x, y) by the angles, in place.
-template <class Element>
+// Rotates pairs (x, y) by the angles, in place, from elements of one type to those of another.
+template <class From, class To>
 __device__ __forceinline__ void rotate_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 u = ptx::unpack<Element>(x[i]), v = ptx::unpack<Element>(y[i]);
+    const float2 u = ptx::unpack<From>(x[i]), v = ptx::unpack<From>(y[i]);
     const float c0 = a.cos[2 * i], s0 = a.sin[2 * i], c1 = a.cos[2 * i + 1], s1 = a.sin[2 * i + 1];
-    x[i] = ptx::pack<Element>(u.x * c0 - v.x * s0, u.y * c1 - v.y * s1);
-    y[i] = ptx::pack<Element>(v.x * c0 + u.x * s0, v.y * c1 + u.y * s1);
+    x[i] = ptx::pack<To>(u.x * c0 - v.x * s0, u.y * c1 - v.y * s1);
+    y[i] = ptx::pack<To>(v.x * c0 + u.x * s0, v.y * c1 + u.y * s1);
   }
 }
 
 // The same for interleaved pairs: x holds the first four pairs, y the next four.
-template <class Element>
+template <class From, class To>
 __device__ __forceinline__ void rotate_interleaved_pairs(uint32_t (&x)[4], uint32_t (&y)[4], const Angles& a) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 u = ptx::unpack<Element>(x[i]), v = ptx::unpack<Element>(y[i]);
+    const float2 u = ptx::unpack<From>(x[i]), v = ptx::unpack<From>(y[i]);
     const float c0 = a.cos[i], s0 = a.sin[i], c1 = a.cos[4 + i], s1 = a.sin[4 + i];
-    x[i] = ptx::pack<Element>(u.x * c0 - u.y * s0, u.y * c0 + u.x * s0);
-    y[i] = ptx::pack<Element>(v.x * c1 - v.y * s1, v.y * c1 + v.x * s1);
+    x[i] = ptx::pack<To>(u.x * c0 - u.y * s0, u.y * c0 + u.x * s0);
+    y[i] = ptx::pack<To>(v.x * c1 - v.y * s1, v.y * c1 + v.x * s1);
   }
 }
 
@@ -853,10 +876,10 @@ struct RotationUnits {
 };
 
 // Rotates the two chunks of a unit, in place.
-template <class Config>
+template <class Config, class To = typename Config::Element>
 __device__ __forceinline__ void rotate_chunks(uint4& first, uint4& second, const Angles& a) {
   uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
-  rotate_pairs<typename Config::Element>(x, y, a);
+  rotate_pairs<typename Config::Element, To>(x, y, a);
   first = make_uint4(x[0], x[1], x[2], x[3]);
   second = make_uint4(y[0], y[1], y[2], y[3]);
 }
@@ -888,11 +911,11 @@ struct QueryRows {
 // A tile of queries for products with keys, which has elements where keys have them.
 template <class Config, class Tile>
 struct QueryTile {
-  static constexpr float scale = 1.f;  // of all units
+  static constexpr float scale = Config::query_scale;  // of all units
   Tile& tile;
 
   __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
-    rotate_chunks<Config>(first, second, a);
+    rotate_chunks<Config, typename Config::ScoreElement>(first, second, a);
   }
   __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {
     using Units = RotationUnits<Config>;
@@ -1166,7 +1189,7 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
 // The factor from a score to its exponent of 2 in the softmax.
 template <class Config>
 __device__ __forceinline__ float score_exponent(const AttendParams& params) {
-  return params.scale * log2_e;
+  return params.scale * (log2_e / Config::query_scale);
 }
 
 // Whether the item writes its rows' outputs itself. In shared decode no item does.

@@ -161,6 +161,27 @@ __device__ __forceinline__ float multiply_add(float a, float b, float c) { retur
 __device__ __forceinline__ float maximum(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
+// ---- pairs of fp16 ----
+// What `pack<fp16>` makes, each half by itself; results are rounded to nearest even.
+__device__ __forceinline__ uint32_t fp16_multiply(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ uint32_t fp16_multiply_add(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t r;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+__device__ __forceinline__ uint32_t fp16_negate(uint32_t a) {
+  uint32_t r;
+  asm("neg.f16x2 %0, %1;" : "=r"(r) : "r"(a));
+  return r;
+}
+// The lower halves of two pairs, and the upper ones.
+__device__ __forceinline__ uint32_t lower_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
+__device__ __forceinline__ uint32_t upper_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
+
 // ---- register pressure ----
 // The same value, unknown to the compiler: what is computed from it inside a loop
 // is computed there, not ahead of the loop and held in registers throughout.
