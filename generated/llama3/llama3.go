@@ -291,7 +291,7 @@ func Bundle() kernel.Bundle {
 			{Device: "NVIDIA H200", Rules: []kernel.Rule{
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 128, Keys: 65536, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
+				{Kind: abi.KindExtend, Query: 128, Keys: 65536, Fill: 100, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
 			}},
 			{Target: "sm_80", Rules: []kernel.Rule{
