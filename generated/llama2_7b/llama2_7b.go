@@ -20,6 +20,7 @@
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
 //	extend      extend_sm80_r64k64s1w4.cu
+//	extend      extend_sm90_r128k128s2w16.cu
 //	decode      decode_sm80_r16k16s2w4.cu
 //	decode      decode_sm90_r16k64s3w7.cu
 //	shared_decode shared_decode_sm80_r128k64s1w4.cu
@@ -44,6 +45,7 @@ import (
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
 //go:embed extend_sm80_r64k64s1w4.cu
+//go:embed extend_sm90_r128k128s2w16.cu
 //go:embed decode_sm80_r16k16s2w4.cu
 //go:embed decode_sm90_r16k64s3w7.cu
 //go:embed shared_decode_sm80_r128k64s1w4.cu
@@ -189,6 +191,22 @@ func Bundle() kernel.Bundle {
 				Source:      read("extend_sm80_r64k64s1w4.cu"),
 			},
 			{
+				Kind:        abi.KindExtend,
+				Entry:       "kgen_llama2_7b_extend_sm90_r128k128s2w16",
+				File:        "extend_sm90_r128k128s2w16.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        128,
+				Keys:        128,
+				Stages:      2,
+				Warps:       16,
+				Group:       Group,
+				SharedBytes: 232448,
+				Folds:       true,
+				Source:      read("extend_sm90_r128k128s2w16.cu"),
+			},
+			{
 				Kind:        abi.KindDecode,
 				Entry:       "kgen_llama2_7b_decode_sm80_r16k16s2w4",
 				File:        "decode_sm80_r16k16s2w4.cu",
@@ -272,6 +290,11 @@ func Bundle() kernel.Bundle {
 		Tuned: []kernel.Tuned{
 			{Target: "sm_80", Rules: []kernel.Rule{
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama2_7b_extend_sm80_r64k64s1w4"},
+			}},
+			{Target: "sm_90a", Rules: []kernel.Rule{
+				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama2_7b_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 128, Entry: "kgen_llama2_7b_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Entry: "kgen_llama2_7b_extend_sm90_r128k128s2w16"},
 			}},
 		},
 	}

@@ -297,6 +297,11 @@ func Bundle() kernel.Bundle {
 			{Target: "sm_80", Rules: []kernel.Rule{
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm80_r64k64s1w4"},
 			}},
+			{Target: "sm_90a", Rules: []kernel.Rule{
+				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
+			}},
 		},
 	}
 }
