@@ -209,6 +209,56 @@ func TestGeneratedKernelsAlignedQueries(t *testing.T) {
 	}
 }
 
+// Raw keys with more units than a rotator has and with fewer than rotators, some that are not
+// rotated, as fp16 by a warpgroup and by three warps, and in fp32.
+func TestGeneratedKernelsRawKeys(t *testing.T) {
+	masks := spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true}
+	for _, c := range []struct {
+		dtype              spec.DType
+		headDim, rotaryDim int
+		pairing            rope.Pairing
+		masks              spec.Masks
+		rotators           int
+		tile               spec.Tile
+	}{
+		{spec.BF16, 128, 128, rope.Half, masks, 4, spec.Tile{}},
+		{spec.BF16, 128, 96, rope.Interleaved, spec.Masks{Causal: true}, 4, spec.Tile{}},
+		{spec.BF16, 64, 32, rope.Half, spec.Masks{Causal: true}, 4, spec.Tile{}},
+		{spec.BF16, 64, 32, rope.Interleaved, masks, 3, spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 12}},
+		{spec.BF16, 128, 128, rope.Half, spec.Masks{Causal: true}, 3, spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 12}},
+		{spec.FP16, 128, 96, rope.Interleaved, masks, 3, spec.Tile{}},
+		{spec.FP16, 64, 32, rope.Half, spec.Masks{Causal: true}, 3, spec.Tile{}},
+	} {
+		t.Run(fmt.Sprintf("%s, %d of %d dimensions, %s, %d rotators", c.dtype, c.rotaryDim, c.headDim, c.pairing, c.rotators), func(t *testing.T) {
+			t.Parallel()
+			dev := emulator(t, 7)
+			s := emulated(t, func(s *spec.Spec) {
+				s.Model.DType, s.Model.HeadDim, s.Model.VHeadDim = c.dtype, c.headDim, c.headDim
+				s.Rope = rotaryOf(c.rotaryDim)
+				s.Rope.Pairing, s.Rope.AttentionFactor = c.pairing, 1.3
+				s.Masks = c.masks
+				s.Cache.Encoding = spec.Raw
+				if c.tile != (spec.Tile{}) {
+					s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: c.tile}
+				}
+				s.Targets = []spec.Target{"sm_90a"}
+			})
+			if p, err := plan.Choose(s, spec.Extend, "sm_90a"); err != nil || p.Rotators != c.rotators {
+				t.Fatalf("%d rotators, %v", p.Rotators, err)
+			}
+			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{
+				Kinds: []spec.Kind{spec.Extend, spec.Decode}, Encodings: []spec.Encoding{spec.Raw}, Cases: 4, Seed: 1,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.OK() {
+				t.Error(r)
+			}
+		})
+	}
+}
+
 // The widest heads, which have tiles of their own.
 func TestGeneratedKernelsHeadDim256(t *testing.T) {
 	for _, c := range []struct {

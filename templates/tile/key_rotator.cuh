@@ -227,7 +227,9 @@ struct KeyRotator {
       x[i] = ptx::load_16(rows.chunk(i, Units::first_rotated(unit(slot)))), y[i] = ptx::load_16(rows.chunk(i, Units::second_rotated(unit(slot))));
     };
 #pragma unroll
-    for (int i = 0; i < rounds; ++i) load(0, i);
+    for (int i = 0; i < rounds; ++i) {
+      if (has(0)) load(0, i);
+    }
 #pragma unroll
     for (int slot = 0; slot < slots; ++slot) {
       if (slot == slots - 1) fetch(next_tile);  // no sooner: chunks to come leave no registers
