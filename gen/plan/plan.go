@@ -47,7 +47,7 @@ type Plan struct {
 // RotatesApart reports plans of sm90 whose rotators are a warpgroup of their own, which gives
 // registers to those that attend.
 func (p Plan) RotatesApart() bool {
-	return p.Family == SM90 && manyRows(p.Kind) && p.Rotators >= apartWarps
+	return p.Family == SM90 && manyRows(p.Kind) && p.Rotators == apartWarps
 }
 
 // Threads is the number of threads of a block.
