@@ -221,13 +221,10 @@ func TestGeneratedKernelsRawKeys(t *testing.T) {
 		rotators           int
 		tile               spec.Tile
 	}{
-		{spec.BF16, 128, 128, rope.Half, masks, 4, spec.Tile{}},
 		{spec.BF16, 128, 96, rope.Interleaved, spec.Masks{Causal: true}, 4, spec.Tile{}},
 		{spec.BF16, 64, 32, rope.Half, spec.Masks{Causal: true}, 4, spec.Tile{}},
 		{spec.BF16, 64, 32, rope.Interleaved, masks, 3, spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 12}},
-		{spec.BF16, 128, 128, rope.Half, spec.Masks{Causal: true}, 3, spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 12}},
 		{spec.FP16, 128, 96, rope.Interleaved, masks, 3, spec.Tile{}},
-		{spec.FP16, 64, 32, rope.Half, spec.Masks{Causal: true}, 3, spec.Tile{}},
 	} {
 		t.Run(fmt.Sprintf("%s, %d of %d dimensions, %s, %d rotators", c.dtype, c.rotaryDim, c.headDim, c.pairing, c.rotators), func(t *testing.T) {
 			t.Parallel()
@@ -247,7 +244,7 @@ func TestGeneratedKernelsRawKeys(t *testing.T) {
 				t.Fatalf("%d rotators, %v", p.Rotators, err)
 			}
 			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{
-				Kinds: []spec.Kind{spec.Extend, spec.Decode}, Encodings: []spec.Encoding{spec.Raw}, Cases: 4, Seed: 1,
+				Kinds: []spec.Kind{spec.Extend, spec.Decode}, Encodings: []spec.Encoding{spec.Raw}, Cases: 2, Seed: 1,
 			})
 			if err != nil {
 				t.Fatal(err)

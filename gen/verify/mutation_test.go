@@ -263,9 +263,7 @@ func aligned(s *spec.Spec) {
 var mutationsUnits = []mutation{
 	{"a unit's keys that are the one's before", spec.Extend, spec.Raw, "load(slot + 1, i);", "load(slot, i);", false},
 	{"the low terms of another unit", spec.Extend, spec.Raw, "rotate_keys<Config>(x[i], y[i], now, low[slot])", "rotate_keys<Config>(x[i], y[i], now, low[0])", false},
-	{"decode: the low terms of another unit", spec.Decode, spec.Raw, "high_terms(rows, u, i), low[slot])", "high_terms(rows, u, i), low[0])", false},
-	{"elements that are not rotated left as bf16", spec.Prefill, spec.Raw, "pass(keys);\n    publish();", "publish();", false},
-	{"decode: elements that are not rotated left as bf16", spec.Decode, spec.Raw, "pass(keys);\n    publish();", "publish();", false},
+	{"elements that are not rotated left as bf16", spec.Extend, spec.Raw, "pass(keys);\n    publish();", "publish();", false},
 }
 
 // units is a spec for them.
