@@ -25,7 +25,7 @@ zipf=$(for s in 0 1.07 2.1; do for batch in 64 256; do printf ',zipf:%s:%s/1000x
 edited() { sed "$1" specs/llama3.yaml; }
 
 # bench NAME SPEC ARGUMENTS...: a run of kgen bench. A spec on standard input (-) has the
-# default plans: a tuned table is beside a file.
+# plans of a GPU without a table: a tuned table is beside a file.
 bench() {
   local name=$1
   shift
