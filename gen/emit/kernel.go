@@ -59,8 +59,8 @@ func flags(s spec.Spec, p plan.Plan) map[string]bool {
 		"KGEN_ENCODING_BAKED":   s.Cache.Encoding == spec.Baked,
 		"KGEN_ROPE":             s.Rope.RotaryDim > 0,
 		"KGEN_ROTATED_KEYS":     s.RotatesKeys(),
-		"KGEN_FP16_KEYS":        fp16Keys(s, p),
-		"KGEN_PASSED_KEYS":      fp16Keys(s, p) && s.Rope.RotaryDim < s.Model.HeadDim,
+		"KGEN_FP16_KEYS":        plan.FP16Keys(s, p.Family),
+		"KGEN_PASSED_KEYS":      plan.FP16Keys(s, p.Family) && s.Rope.RotaryDim < s.Model.HeadDim,
 		"KGEN_ALIGNED_QUERIES":  p.AlignsQueries,
 		"KGEN_INTERLEAVED":      interleaved(s),
 		"KGEN_HEAD_MAJOR":       s.Cache.Layout == spec.HND,
@@ -139,12 +139,7 @@ func firstTarget(p plan.Plan) spec.Target {
 	return p.Targets[0]
 }
 
-// fp16Keys reports kernels that rotate bf16 keys as fp16.
-func fp16Keys(s spec.Spec, p plan.Plan) bool {
-	return p.Family == plan.SM90 && s.RotatesKeys() && s.Model.DType == spec.BF16
-}
-
-// fp16QueryScale scales queries that are fp16 in their products with such keys, so that
+// fp16QueryScale scales queries that are fp16 in their products with keys (plan.FP16Keys), so that
 // elements up to 2^19 in magnitude are within range.
 const fp16QueryScale = 1. / 16
 
@@ -165,7 +160,7 @@ func config(s spec.Spec, p plan.Plan) string {
 	fmt.Fprintf(&b, "// %s of spec %s.\nstruct Config {\n  using Element = ptx::%s;\n", p.Kind, s.Name, element)
 	if tiled(p.Kind) {
 		score, scale := element, 1.
-		if fp16Keys(s, p) {
+		if plan.FP16Keys(s, p.Family) {
 			score, scale = "fp16", fp16QueryScale
 		}
 		fmt.Fprintf(&b, "  using ScoreElement = ptx::%s;\n", score)

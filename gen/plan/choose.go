@@ -157,7 +157,7 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 			// Exponentials then take as long as products: two warpgroups do them while a third multiplies.
 			return append([]spec.Tile{{Rows: 192, Keys: 64, Stages: 3, Warps: 16}}, tiles...)
 		}
-		if kind != spec.SharedDecode && m.VHeadDim <= 128 && s.RotatesKeys() && canRotateApart(s, kind) {
+		if kind != spec.SharedDecode && m.VHeadDim <= 128 && FP16Keys(s, family) {
 			return append([]spec.Tile{{Rows: apartRows, Keys: 128, Stages: 2, Warps: attendWarps(apartRows) + apartWarps}}, tiles...)
 		}
 		return tiles
@@ -278,7 +278,12 @@ func canAlign(s spec.Spec, kind spec.Kind) bool {
 // canRotateApart reports the kinds of family sm90 that a warpgroup of its own can rotate for:
 // queries that the matrix units rotate, or raw keys as fp16, which takes fewer registers.
 func canRotateApart(s spec.Spec, kind spec.Kind) bool {
-	return canAlign(s, kind) || manyRows(kind) && s.RotatesKeys() && s.Model.DType == spec.BF16
+	return canAlign(s, kind) || manyRows(kind) && FP16Keys(s, SM90)
+}
+
+// FP16Keys reports whether kernels of a family rotate raw keys of bf16 as fp16.
+func FP16Keys(s spec.Spec, family Family) bool {
+	return family == SM90 && s.RotatesKeys() && s.Model.DType == spec.BF16
 }
 
 const (
@@ -329,9 +334,9 @@ func DecodeShares(s spec.Spec, family Family, warps int) int {
 // highTermBytes is the size of struct HighTerms.
 func highTermBytes(s spec.Spec, keys int) int {
 	const unit, unitElements, lowRows = 16, 2 * 8, 1 << abi.RopeLowBits
-	bytes := 2 // of an element of struct KeyTerms
-	if s.Model.DType == spec.FP16 {
-		bytes = 4
+	bytes := 4 // of an element of struct KeyTerms
+	if FP16Keys(s, SM90) {
+		bytes = 2
 	}
 	return s.Rope.RotaryDim / unit * (keys/lowRows + 1) * unitElements * bytes
 }

@@ -50,7 +50,7 @@ func open(ctx context.Context, dev cuda.Device, s spec.Spec, b kernel.Bundle, o 
 			if kind == spec.Decode {
 				k.Arithmetic[kind] += fmt.Sprintf(", %d warps", plan.DecodeShares(s, plan.Family(a.Family), a.Warps))
 			}
-			if plan.Family(a.Family) == plan.SM90 && s.RotatesKeys() && s.Model.DType == spec.BF16 {
+			if plan.FP16Keys(s, plan.Family(a.Family)) {
 				k.Arithmetic[kind] += ", fp16 keys"
 			}
 		}
