@@ -77,6 +77,7 @@ func TestMakeRefuses(t *testing.T) {
 	s := parse(t, "llama3", "")
 	raw, baked, fp16 := spec.WithEncoding(s, spec.Raw), spec.WithEncoding(s, spec.Baked), s
 	fp16.Model.DType = spec.FP16
+	rawFP16 := spec.WithEncoding(fp16, spec.Raw)
 	dim256 := wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 256}\n")
 	values := wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 128, v_head_dim: 64}\n")
 	capped := wide(t, "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {soft_cap: 30}\n")
@@ -111,6 +112,7 @@ func TestMakeRefuses(t *testing.T) {
 		{values, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{unrotated, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{baked, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
+		{rawFP16, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{raw, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 14), Blocks: 1}, "warps", "12 for 128 rows, or 16 to rotate keys by a warpgroup, not 14"},
 		{s, spec.Prefill, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{s, spec.SharedDecode, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
