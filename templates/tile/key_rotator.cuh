@@ -20,7 +20,7 @@ namespace kgen {
 
 #if KGEN_FP16_KEYS
 template <class Config>
-constexpr bool fp16_keys = true;
+constexpr bool fp16_keys = true;  // whose terms leave registers for keys ahead of their use
 
 // (cos, sin) of eight pairs' angles, those of pairs 2i and 2i + 1 in the i-th.
 struct KeyTerms {
@@ -56,7 +56,7 @@ __device__ __forceinline__ uint4 to_fp16(uint4 chunk) {
 // Rotates the two chunks of a unit, in place, by the sums of high and low angles. They become
 // fp16.
 template <class Config>
-__device__ __forceinline__ void rotate_keys(uint4& first, uint4& second, const KeyTerms& high, const KeyTerms& low) {
+__device__ __forceinline__ void rotate_by_terms(uint4& first, uint4& second, const KeyTerms& high, const KeyTerms& low) {
   const KeyTerms angles = add_angles(high, low);
   const uint4 u = to_fp16<typename Config::Element>(first), v = to_fp16<typename Config::Element>(second);
 #if KGEN_INTERLEAVED
@@ -81,7 +81,7 @@ __device__ __forceinline__ void rotate_keys(uint4& first, uint4& second, const K
 }
 #else
 template <class Config>
-constexpr bool fp16_keys = false;  // whose terms leave registers for keys ahead of their use
+constexpr bool fp16_keys = false;
 
 // (cos, sin) of eight pairs' angles, those of pairs 2i and 2i + 1 in the i-th.
 struct KeyTerms {
@@ -96,7 +96,7 @@ struct KeyTerms {
 
 // Rotates the two chunks of a unit, in place, by the sums of high and low angles.
 template <class Config>
-__device__ __forceinline__ void rotate_keys(uint4& first, uint4& second, const KeyTerms& high, const KeyTerms& low) {
+__device__ __forceinline__ void rotate_by_terms(uint4& first, uint4& second, const KeyTerms& high, const KeyTerms& low) {
   AngleTerms terms;
   terms.negative = false;  // no key stands before position 0
 #pragma unroll
@@ -211,7 +211,7 @@ struct KeyRotator {
 #pragma unroll 1
       for (int i = 0; i < rounds; ++i) {
         uint4 x = ptx::load_16(rows.chunk(i, a)), y = ptx::load_16(rows.chunk(i, b));
-        rotate_keys<Config>(x, y, high_terms(rows, u, i), low[slot]);
+        rotate_by_terms<Config>(x, y, high_terms(rows, u, i), low[slot]);
         ptx::store_16(rows.chunk(i, a), x);
         ptx::store_16(rows.chunk(i, b), y);
       }
@@ -239,7 +239,7 @@ struct KeyRotator {
 #pragma unroll
       for (int i = 0; i < rounds; ++i) {
         const KeyTerms next = high_terms(rows, u, i + 1 < rounds ? i + 1 : i);
-        rotate_keys<Config>(x[i], y[i], now, low[slot]);
+        rotate_by_terms<Config>(x[i], y[i], now, low[slot]);
         ptx::store_16(rows.chunk(i, a), x[i]);
         ptx::store_16(rows.chunk(i, b), y[i]);
         if (slot + 1 < slots && has(slot + 1)) load(slot + 1, i);
