@@ -56,15 +56,7 @@ func (b *SharedBuilder) again(sequences []Sequence, o *Options, s *SharedOptions
 	if !w.known || *o != w.options || *s != w.shared || len(sequences) != len(w.sequences) {
 		return false, false
 	}
-	// Pages that are new come in ascending order, or readers has another opinion of them.
-	next, tokens := int32(0), 0 // tokens, each counted once
-	isNew := func(g *Segment) bool {
-		ok := g.Page >= next && g.Page < knownPages
-		next = g.Page + 1
-		tokens += int(g.Tokens)
-		return ok
-	}
-	met := 0 // chunks
+	next, met := int32(0), 0 // page behind those of the chunks so far, and how many these are
 	for i := range sequences {
 		q, was := &sequences[i], &w.sequences[i]
 		if q.Layout != was.layout || q.QueryBegin != was.query || len(q.Positions) != was.queries || len(q.Segments) != was.segments {
@@ -72,20 +64,20 @@ func (b *SharedBuilder) again(sequences []Sequence, o *Options, s *SharedOptions
 		}
 		for ; met < len(b.first) && int(b.first[met].sequence) == i; met++ {
 			g, c := &q.Segments[b.first[met].segment], &b.chunks[met]
-			if !isNew(g) {
+			if g.Page < next { // it might be that of another chunk
 				return false, false
 			}
+			next = g.Page + 1
 			moved = moved || c.page != g.Page
 			c.page = g.Page
 		}
 		own := &q.Segments[was.segments-1]
 		total := was.tokens + int(own.Tokens)
-		if !own.Own || !isNew(own) || q.checkPositions(o) != nil || q.checkSegment(was.segments-1, o, false) != nil || checkTotal(total) != nil {
+		if !own.Own || q.checkPositions(o) != nil || q.checkSegment(was.segments-1, o, false) != nil || checkTotal(total) != nil {
 			return false, false
 		}
 		b.known[i].total = total
 	}
-	b.decode.readers.know(b.chunks, next, tokens, o.OnceTokens)
 	return true, moved
 }
 

@@ -1,6 +1,7 @@
 package schedule_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -88,15 +89,25 @@ func (s *server) change() {
 			changed()
 			r.held[s.rng.IntN(len(r.held))] = s.rng.IntN(len(s.documents))
 		}
+	case 9: // a fork, whose own tokens go on apart
+		fork := *r
+		fork.held, fork.offsets = slices.Clone(r.held), slices.Clone(r.offsets)
+		s.batch = slices.Insert(s.batch, s.rng.IntN(len(s.batch)+1), fork)
+	case 10: // several leave at a time
+		s.batch = slices.Delete(s.batch, i, min(len(s.batch), i+1+s.rng.IntN(4)))
+		if len(s.batch) == 0 {
+			s.join()
+		}
 	case 8: // two change places
 		j := s.rng.IntN(len(s.batch))
 		s.batch[i], s.batch[j] = s.batch[j], s.batch[i]
 	}
 }
 
-// step is the sequences of the next step, each with its new tokens, by a table as
-// kvcache.Table makes it: a document's pages where it is first met.
-func (s *server) step(pageSize int32) []schedule.Sequence {
+// step is the sequences of the next step, each with its new tokens, by a table that has a
+// document's pages where it is first met, and those of own tokens behind all of them, as
+// kvcache.Table has them, or between them.
+func (s *server) step(pageSize int32, ownLast bool) []schedule.Sequence {
 	pages := make(map[int]int32)
 	next, query := int32(0), int32(0)
 	add := func(tokens int32) int32 {
@@ -119,19 +130,29 @@ func (s *server) step(pageSize int32) []schedule.Sequence {
 			q.Segments = append(q.Segments, schedule.Segment{Page: page, Tokens: s.documents[document], Offset: r.offsets[j]})
 			end = r.offsets[j] + s.documents[document]
 		}
-		q.Segments = append(q.Segments, schedule.Segment{Page: add(r.own), Tokens: r.own, Offset: end, Own: true})
+		own := int32(0)
+		if !ownLast {
+			own = add(r.own)
+		}
+		q.Segments = append(q.Segments, schedule.Segment{Page: own, Tokens: r.own, Offset: end, Own: true})
 		for j := range r.queries {
 			q.Positions = append(q.Positions, end+r.own-r.queries+j)
 		}
 		query += r.queries
 		sequences = append(sequences, q)
 	}
+	if ownLast {
+		for i := range sequences {
+			own := &sequences[i].Segments[len(sequences[i].Segments)-1]
+			own.Page = add(own.Tokens)
+		}
+	}
 	return sequences
 }
 
 // A builder that has made the lists of the steps before makes those that one makes that has
 // not: of sequences that come, grow and go, whatever the builder keeps of them.
-func TestSharedStepAfterStep(t *testing.T) {
+func TestStepAfterStep(t *testing.T) {
 	for seed := range uint64(400) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		_, o, s := randomSharing(rng, 1)
@@ -141,12 +162,14 @@ func TestSharedStepAfterStep(t *testing.T) {
 		}
 		o.OnceTokens = rng.IntN(2) * rng.IntN(2000)
 		server := newServer(rng)
+		o.Fold = seed%7 > 2
 		var b schedule.SharedBuilder
+		var plain schedule.Builder
 		for step := range 60 {
 			if rng.IntN(2) > 0 {
 				server.change()
 			}
-			sequences := server.step(max(1, int32(o.PageSize)))
+			sequences := server.step(max(1, int32(o.PageSize)), seed%4 > 0)
 			for i := range sequences {
 				if seed%5 == 0 { // nobody says what they hold
 					sequences[i].Layout = 0
@@ -191,6 +214,14 @@ func TestSharedStepAfterStep(t *testing.T) {
 				o.PadTokens = rng.IntN(2) * 60
 			case 6:
 				s.MaxMembers = rng.IntN(2) * (1 + rng.IntN(20))
+			}
+			gotPlain, err := plain.Build(sequences, o)
+			wantPlain, wantErr := schedule.Build(sequences, o)
+			if fmt.Sprint(err) != fmt.Sprint(wantErr) {
+				t.Fatalf("seed %d, step %d: error %v, want %v", seed, step, err, wantErr)
+			}
+			if err == nil && !same(gotPlain, wantPlain) {
+				t.Fatalf("seed %d, step %d: got\n%+v, want\n%+v", seed, step, gotPlain, wantPlain)
 			}
 			got, err := b.Build(sequences, o, s)
 			want, wantErr := new(schedule.SharedBuilder).Build(sequences, o, s)

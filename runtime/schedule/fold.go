@@ -7,6 +7,17 @@ import "math/bits"
 // productRows is the rows of a tile from which on its products take longer than its keys.
 const productRows = 64
 
+// atOnce is how many items the device runs at a time; 0: nobody says.
+func (o *Options) atOnce() int {
+	if o.AtOnce > 0 {
+		return o.AtOnce
+	}
+	return o.MaxItems
+}
+
+// choosesParts is whether partsPerItem says how many parts an item has.
+func (o *Options) choosesParts() bool { return o.Fold && o.PartsPerItem == 0 && o.atOnce() > 0 }
+
 // partsPerItem is how many parts an item of this step has: see [Options.Fold].
 //
 // Costs are in keys: the time in which a block walks one key of a KV head. With M blocks,
@@ -23,21 +34,10 @@ const productRows = 64
 // that merge puts together cost 6 more, and its launch 128. (H200, extend of 64 tokens: 14
 // and 33 us less where 8 and 16 sequences need no merge, at 19 ns a key.)
 func (b *Builder) partsPerItem(o *Options) int32 {
-	if o.PartsPerItem > 0 {
-		return int32(o.PartsPerItem)
-	}
-	atOnce := o.AtOnce
-	if atOnce == 0 {
-		atOnce = o.MaxItems
-	}
-	if atOnce == 0 {
-		return 1 // nobody says how many blocks there are
-	}
-	b.keys = resize(b.keys, len(b.parts))
+	atOnce := o.atOnce()
 	all := 0
-	for i, p := range b.parts {
-		b.keys[i] = p.keys
-		all += int(p.keys)
+	for i := range b.tiles {
+		all += int(b.tiles[i].keys)
 	}
 	blocks, idle := float64(atOnce), 1./8
 	if o.Rows < productRows {
@@ -45,7 +45,7 @@ func (b *Builder) partsPerItem(o *Options) int32 {
 	}
 	best, least := int32(1), 0.0
 	for level := 0; ; level++ {
-		items, heaviest, rows, merged, last := b.joinPairs(o, level)
+		items, heaviest, rows, merged, last := b.itemsOf(o, level)
 		rounds := float64((items + atOnce - 1) / atOnce)
 		most := float64(heaviest)
 		walk := max(most, float64(all)/blocks+idle*most)
@@ -62,36 +62,48 @@ func (b *Builder) partsPerItem(o *Options) int32 {
 	}
 }
 
-// joinPairs goes on to items of 2^level parts. b.keys has the keys of those of half as
-// many, in the places of the first parts of each tile; at level 0 there is nothing to join.
-// It returns how many items there are, the keys of the heaviest, the rows of all, those of
-// tiles of several, and whether all have all that they can.
-func (b *Builder) joinPairs(o *Options, level int) (items int, heaviest int32, rows, merged int, last bool) {
-	first := int32(0)
+// level is what is known of a tile whose items have 2^level parts: the keys of the heaviest but
+// the last, and those of all but the last. The last alone grows from step to step.
+type level struct{ heaviest, before int32 }
+
+// listLevels lists the levels at which the tile that was just listed has several items.
+func (m *tileMaker) listLevels() {
+	m.levels = m.levels[:0]
+	for perItem := 1; perItem < len(m.parts); perItem *= 2 {
+		l := level{}
+		for end := perItem; end < len(m.parts); end += perItem {
+			keys := m.parts[end-1].keys
+			l.heaviest = max(l.heaviest, keys-l.before)
+			l.before = keys
+		}
+		m.levels = append(m.levels, l)
+	}
+}
+
+// itemsOf returns, for items of 2^level parts, how many there are, the keys of the heaviest,
+// the rows of all, those of tiles of several items, and whether all have all that they can.
+func (b *Builder) itemsOf(o *Options, level int) (items int, heaviest int32, rows, merged int, last bool) {
+	levels := b.levels.all
 	last = true
 	for i := range b.tiles {
 		t := &b.tiles[i]
-		keys, left := b.keys[first:first+t.parts], t.parts
-		first += t.parts
-		if t.folds() && level > 0 {
-			before := (t.parts + 1<<(level-1) - 1) >> (level - 1)
-			left = (before + 1) / 2
-			for j := range before / 2 {
-				keys[j] = keys[2*j] + keys[2*j+1]
-			}
-			if before%2 != 0 {
-				keys[left-1] = keys[before-1]
-			}
+		of, at := levels[:foldLevels(t.parts)], level
+		levels = levels[len(of):]
+		if !t.folds() {
+			at = 0
 		}
-		for _, k := range keys[:left] {
-			heaviest = max(heaviest, k)
+		n, keys := 1, t.keys
+		if at < len(of) {
+			n = int(t.parts-1)>>at + 1
+			keys = max(of[at].heaviest, keys-of[at].before)
+			last = last && !t.folds()
 		}
-		last = last && (left == 1 || !t.folds())
-		items += int(left)
-		of := min(o.Rows, int(t.count)*o.Group)
-		rows += int(left) * of
-		if left > 1 {
-			merged += of
+		heaviest = max(heaviest, keys)
+		items += n
+		r := min(o.Rows, int(t.count)*o.Group)
+		rows += n * r
+		if n > 1 {
+			merged += r
 		}
 	}
 	return items, heaviest, rows, merged, last
@@ -104,34 +116,21 @@ func (t *tile) folds() bool { return t.parts > 1 && t.shared == 0 }
 // fold puts the parts of the tiles into items of perItem, and returns the slots that the
 // kernel folds them by: see [abi.Item].
 func (b *Builder) fold(perItem int32) (scratch int) {
-	at, from := int32(0), int32(0)
+	whole := foldLevels(perItem)
 	for i := range b.tiles {
 		t := &b.tiles[i]
-		parts := b.parts[from : from+t.parts]
-		from += t.parts
 		if !t.folds() {
-			at += int32(copy(b.parts[at:], parts))
 			continue
 		}
-		t.items = 0
-		for begin := int32(0); begin < t.parts; begin += perItem {
-			of := parts[begin:min(begin+perItem, t.parts)]
-			item := part{end: of[len(of)-1].end}
-			for _, p := range of {
-				item.keys += p.keys
-			}
-			b.parts[at] = item
-			at++
-			t.items++
-			scratch += int(t.count) * foldLevels(int32(len(of)))
+		t.perItem = perItem
+		items := t.items()
+		levels := int(items-1)*whole + foldLevels(t.parts-(items-1)*perItem)
+		scratch += int(t.count) * levels
+		if items == 1 {
+			items = 0 // which writes its output itself
 		}
-		if t.items == 1 {
-			b.addSlots(t.begin, t.count, 0)
-		} else {
-			b.addSlots(t.begin, t.count, t.items)
-		}
+		b.addSlots(t.begin, t.count, items)
 	}
-	b.parts = b.parts[:at]
 	return scratch
 }
 

@@ -187,7 +187,7 @@ func (b *SharedBuilder) divide(sequences []Sequence) []Sequence {
 		numbers = numbers[len(s.Segments):]
 		b.known[i].shared = slots
 		b.known[i].total -= tokens
-		b.left = append(b.left, Sequence{QueryBegin: s.QueryBegin, Positions: s.Positions, Segments: b.rest[begin:]})
+		b.left = append(b.left, Sequence{QueryBegin: s.QueryBegin, Positions: s.Positions, Segments: b.rest[begin:], Layout: s.Layout})
 	}
 	return b.left
 }

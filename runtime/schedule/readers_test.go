@@ -30,7 +30,7 @@ func checkOnce(t *testing.T, name string, runs ...abi.Run) {
 
 // withoutOnce is runs without what they say of others.
 func withoutOnce(runs []abi.Run) []abi.Run {
-	runs = slices.Clone(runs)
+	runs = append([]abi.Run{}, runs...)
 	for i := range runs {
 		runs[i].Once = 0
 	}

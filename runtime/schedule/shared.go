@@ -121,28 +121,34 @@ func (b *SharedBuilder) build(sequences []Sequence, o *Options, s *SharedOptions
 	same, moved := b.again(sequences, o, s)
 	b.before.known = false
 	left, known := sequences, same
-	if same {
-		if len(b.bundles) > 0 {
-			left = b.divideAgain(sequences)
-		}
-	} else {
+	switch {
+	case !same:
+		divided := len(b.bundles) > 0
 		if err := b.share(sequences, o, s); err != nil {
 			return SharedLists{}, err
 		}
 		known = b.remember(sequences, o, s)
+		if divided || len(b.bundles) > 0 {
+			b.decode.known = false // what is left of a sequence may be something else now
+		}
 		if len(b.bundles) > 0 {
 			left = b.divide(sequences)
 		}
+	case len(b.bundles) > 0:
+		left = b.divideAgain(sequences)
 	}
 	lists := SharedLists{Saved: b.before.saved}
 	lists.Decode, err = b.decode.build(left, b.known, o, tokens)
 	if err != nil {
 		return SharedLists{}, err
 	}
-	slotBegin := lists.Decode.SlotBegin
 	if !same || moved {
+		b.decode.changed = true
+		b.decode.readers.see(sequences)
 		b.list(o, s)
 	}
+	b.decode.finish(left)
+	slotBegin := lists.Decode.SlotBegin
 	switch {
 	case !same:
 		b.listMembers(slotBegin)
@@ -165,7 +171,6 @@ func (b *SharedBuilder) share(sequences []Sequence, o *Options, s *SharedOptions
 		return err
 	}
 	b.place(s)
-	b.decode.readers.see(sequences, o.OnceTokens)
 	return nil
 }
 

@@ -1,0 +1,230 @@
+package schedule
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/kgen-project/kgen/runtime/abi"
+)
+
+// tile is some query tokens of one sequence.
+type tile struct {
+	begin, count, index int32 // as QBegin, QCount and QIndex of its items
+	block               int32 // query tokens of the sequence
+	lowest              int32 // smallest position of its query tokens, where there is a window
+	parts               int32 // its keys are cut into so many
+	perItem             int32 // parts of an item; of the last, what is left
+	shared              int32 // partial slots of each query token before those of the parts
+	unit                int   // distance of the cuts
+	keys                int32 // of its parts
+}
+
+// items is how many the tile's parts are in.
+func (t *tile) items() int32 {
+	if t.perItem == 1 {
+		return t.parts
+	}
+	return (t.parts + t.perItem - 1) / t.perItem
+}
+
+// part is one of a tile.
+type part struct {
+	end  int32 // of its runs, counted from the tile's first; they begin where those of the part before end
+	keys int32 // of the tile's runs up to there
+}
+
+// read is what a tile reads of a segment.
+type read struct {
+	page int32 // index in the page table
+	runs int32
+}
+
+// tileMaker is the memory in which a tile is listed.
+type tileMaker struct {
+	runs   []abi.Run
+	parts  []part
+	reads  []read
+	levels []level
+}
+
+// add lists a sequence anew.
+func (b *Builder) add(s *Sequence, of *known, o *Options) {
+	n, total, shared := int32(len(s.Positions)), of.total, of.shared
+	if shared > 0 && len(s.Segments) == 0 {
+		b.addSlots(s.QueryBegin, n, shared)
+		b.listed.add(1)[0] = listed{}
+		return
+	}
+	perTile, tiles := n, 1
+	if most := int32(o.Rows / o.Group); n > most {
+		perTile, tiles = most, int((n-1)/most)+1
+	}
+	l := listed{tiles: int32(tiles), queries: n, unit: o.splitTokens(total, tiles)}
+	m := &b.maker
+	m.makeRoom(len(s.Segments), total, l.unit)
+	for i := int32(0); i < n; i += perTile {
+		t := tile{begin: s.QueryBegin + i, count: min(perTile, n-i), index: i, block: n, perItem: 1, shared: shared, unit: l.unit}
+		if o.Window > 0 {
+			t.lowest = slices.Min(s.Positions[i : i+t.count])
+		}
+		cut := m.list(&t, s.Segments, o)
+		if !b.changed { // else finish does it
+			b.readers.mark(s.Segments, tiles, m.runs, m.reads)
+		}
+		copy(b.runs.add(len(m.runs)), m.runs)
+		copy(b.parts.add(len(m.parts)), m.parts)
+		copy(b.reads.add(len(m.reads)), m.reads)
+		if o.choosesParts() {
+			m.listLevels()
+			copy(b.levels.add(len(m.levels)), m.levels)
+			l.levels += int32(len(m.levels))
+		}
+		b.addTile(&t)
+		l.runs, l.parts, l.reads = l.runs+int32(len(m.runs)), l.parts+int32(len(m.parts)), l.reads+int32(len(m.reads))
+		l.remember(s, total, cut, m.runs, o)
+	}
+	b.listed.add(1)[0] = l
+	for i := range s.Segments {
+		if s.Segments[i].Own {
+			b.own += int(s.Segments[i].Tokens)
+		}
+	}
+}
+
+// addTile appends a tile, whose parts are listed.
+func (b *Builder) addTile(t *tile) {
+	b.tiles = append(b.tiles, *t)
+	if n := t.parts + t.shared; n > 1 {
+		b.addSlots(t.begin, t.count, n)
+	}
+}
+
+// addSlots gives each of count query tokens n slots.
+func (b *Builder) addSlots(begin, count, n int32) {
+	for token := begin; token < begin+count; token++ {
+		b.slotBegin[token+1] = n
+	}
+}
+
+// makeRoom makes room for a tile of a sequence of so many segments, which have so many tokens
+// and are cut at every multiple of unit.
+func (m *tileMaker) makeRoom(segments, total, unit int) {
+	// A cut or the gap of a window makes one run more.
+	most := 2*segments + 2
+	if total >= unit {
+		most += total / unit
+	}
+	m.runs, m.parts, m.reads = resize(m.runs, most), resize(m.parts, most), resize(m.reads, segments)
+}
+
+// list lists the runs and the parts of a tile; there is room for them. cut is where the next
+// part would begin, counted from the start of the last segment. This is the inner loop of a
+// step, so its state is in local variables.
+func (m *tileMaker) list(t *tile, segments []Segment, o *Options) (cut int) {
+	runs, n := m.runs[:cap(m.runs)], 0
+	parts, p := m.parts[:cap(m.parts)], 0
+	keys, before := 0, 0 // of the tile's runs so far, and of those before the part
+	mask := max(1, o.PageSize) - 1
+	unit := t.unit
+	next := unit // the cut that comes next, counted from the start of the segment
+	for i := range segments {
+		segment := &segments[i]
+		end, causal := int(segment.Tokens), int32(abi.Visible)
+		if segment.Own && o.Causal {
+			causal = segment.Tokens - t.block
+			end = min(end, int(t.index+t.count+causal))
+		}
+		first := n
+		begin, stop, resume := 0, end, end // what the tile sees is begin to stop and resume to end
+		if o.Window > 0 {
+			stop, resume = o.gap(segment, t.lowest, end)
+		}
+		for {
+			for begin < stop {
+				if begin >= next {
+					if keys > before {
+						parts[p] = part{int32(n), int32(keys)}
+						runs[n-1].EndsPart = 1
+						p++
+						before = keys
+					}
+					for next <= begin {
+						next += unit
+					}
+				}
+				// Up to the first page that begins at or behind the cut, and on from there
+				// to the one after the next cut. Nobody can foretell whether a cut is in a
+				// segment, so its part and the second run are written in any case, and
+				// counted by inside, which is 1 or 0. Field by field: the copy of a struct
+				// just made would wait for its stores.
+				middle := min(stop, (next+mask)&^mask)
+				last, inside := middle, 0
+				if unit > mask { // else the page may hold the next cut too
+					last = min(stop, (next+unit+mask)&^mask)
+					inside = int(uint(middle-stop) >> (bits.UintSize - 1))
+				}
+				r := runs[n : n+2]
+				r[0].Page, r[0].Begin, r[0].End, r[0].Offset = segment.Page, int32(begin), int32(middle), segment.Offset
+				r[0].Causal, r[0].Once, r[0].EndsPart = causal, 0, int32(inside)
+				r[1].Page, r[1].Begin, r[1].End, r[1].Offset = segment.Page, int32(middle), int32(last), segment.Offset
+				r[1].Causal, r[1].Once, r[1].EndsPart = causal, 0, 0
+				keys += middle - begin
+				parts[p] = part{int32(n + 1), int32(keys)}
+				p += inside
+				n += 1 + inside
+				before += (keys - before) & -inside
+				keys += last - middle
+				next += unit & -inside
+				begin = last
+			}
+			if stop == end {
+				break
+			}
+			begin, stop = resume, end
+		}
+		m.reads[i] = read{segment.Page, int32(n - first)}
+		cut = next
+		next -= int(segment.Tokens)
+	}
+	parts[p] = part{int32(n), int32(keys)}
+	if keys > before {
+		runs[n-1].EndsPart = 1
+	}
+	t.parts, t.keys = int32(p+1), int32(keys)
+	m.runs, m.parts = runs[:n], parts[:p+1]
+	return cut
+}
+
+// gap is the tokens of a segment that no row of a tile sees, stop to resume,
+// of those before end: they are behind the sink tokens and before the window.
+func (o *Options) gap(s *Segment, lowest int32, end int) (stop, resume int) {
+	// Before first, every key is Window or more positions behind every row.
+	first := max(0, int(lowest)-o.Window+1-int(s.Offset))
+	first -= first % max(1, o.PageSize)
+	sinks := max(0, o.SinkTokens-int(s.Offset))
+	if first <= min(sinks, end) {
+		return end, end
+	}
+	return min(sinks, end), min(first, end)
+}
+
+// splitTokens is the distance of the cuts of a sequence of so many tokens whose
+// query tokens fill so many tiles.
+func (o *Options) splitTokens(total, tiles int) int {
+	if o.SplitTokens == 0 {
+		return math.MaxInt32
+	}
+	if o.MaxItems == 0 {
+		return o.SplitTokens
+	}
+	parts := o.MaxItems
+	if tiles > 1 { // of a step's hundreds of sequences most are one tile, and short
+		parts = max(1, parts/tiles)
+	}
+	limit := o.SplitTokens * parts
+	if total <= limit {
+		return min(o.SplitTokens, math.MaxInt32)
+	}
+	return min(o.SplitTokens*((total+limit-1)/limit), math.MaxInt32)
+}
