@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/kgen-project/kgen/runtime/kvcache"
+	"github.com/kgen-project/kgen/runtime/schedule"
 )
 
 // restart lets everything go, persists, and goes on with a new cache that has
@@ -24,6 +25,7 @@ func (r *run) restart() error {
 	if r.cache, err = r.newCache(); err != nil {
 		return err
 	}
+	r.table = kvcache.Table{}
 	old := *r.model
 	n, err := r.cache.Load(context.Background(), &file)
 	if errors.Is(err, kvcache.ErrNoPages) {
@@ -116,30 +118,42 @@ func (r *run) contents() error {
 		}
 	}
 	r.table.Reset()
-	first := map[int]int32{}
-	var slots []int32
+	extend := r.rng.IntN(2) == 0 // all of them, as an engine does
+	var all [][]schedule.Segment
 	for i, s := range r.sequences {
+		var segments []schedule.Segment
 		var err error
-		var layout uint64
-		if r.rng.IntN(2) == 0 {
-			r.segments, err = r.table.Add(r.segments[:0], s.s)
+		if extend {
+			var layout uint64
+			if segments, _, layout, err = r.table.Extend(nil, s.s, 0); err == nil {
+				err = r.layout(s, layout)
+			}
 		} else {
-			r.segments, _, layout, err = r.table.Extend(r.segments[:0], nil, s.s, 0)
-		}
-		if err == nil && layout != 0 {
-			err = r.layout(s, layout)
+			segments, err = r.table.Add(nil, s.s)
 		}
 		if err != nil {
 			return fmt.Errorf("sequence %d: %w", i, err)
 		}
+		all = append(all, segments)
+	}
+	if extend {
+		r.table.AddOwn()
+		if err := r.sameTable(all); err != nil {
+			return err
+		}
+	}
+	first := map[int]int32{}
+	var slots []int32
+	for i, s := range r.sequences {
+		segments := all[i]
 		want := len(s.segments)
 		if len(s.tokens) > 0 {
 			want++
 		}
-		if len(r.segments) != want {
-			return fmt.Errorf("sequence %d: %d segments, want %d", i, len(r.segments), want)
+		if len(segments) != want {
+			return fmt.Errorf("sequence %d: %d segments, want %d", i, len(segments), want)
 		}
-		for j, g := range r.segments {
+		for j, g := range segments {
 			p := placed{-1, s.own}
 			if j < len(s.segments) {
 				p = s.segments[j]
@@ -177,6 +191,27 @@ func (r *run) layout(s *sequence, layout uint64) error {
 	r.layouts[layout] = held
 	if ok && held != other {
 		return fmt.Errorf("layout %d is that of %s and of %s", layout, held, other)
+	}
+	return nil
+}
+
+// sameTable compares the table, in which the sequences have these segments, with one that
+// has seen no other step.
+func (r *run) sameTable(segments [][]schedule.Segment) error {
+	var table kvcache.Table
+	table.Reset()
+	var want [][]schedule.Segment
+	for i, s := range r.sequences {
+		of, _, _, err := table.Extend(nil, s.s, 0)
+		if err != nil {
+			return fmt.Errorf("sequence %d: %w", i, err)
+		}
+		want = append(want, of)
+	}
+	table.AddOwn()
+	if !slices.EqualFunc(segments, want, slices.Equal[[]schedule.Segment]) || !slices.Equal(r.table.Pages, table.Pages) || r.table.Chunks != table.Chunks {
+		return fmt.Errorf("a table of %d chunks, segments %v, pages %v, want %d chunks, %v, %v",
+			r.table.Chunks, segments, r.table.Pages, table.Chunks, want, table.Pages)
 	}
 	return nil
 }

@@ -120,7 +120,7 @@ func (r *run) extend(s *sequence) error {
 		err = s.s.Extend(n)
 	} else {
 		var table kvcache.Table
-		_, slots, layout, err = table.Extend(nil, nil, s.s, n)
+		_, slots, layout, err = table.Extend(nil, s.s, n)
 	}
 	if s.offset+before+n > propertyPositions {
 		if !errors.Is(err, kvcache.ErrPosition) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/kvcache"
-	"github.com/kgen-project/kgen/runtime/schedule"
 )
 
 const (
@@ -30,7 +29,6 @@ type run struct {
 	handles   []handle
 	sequences []*sequence
 	table     kvcache.Table
-	segments  []schedule.Segment
 	layouts   map[uint64]string // what sequences of a layout hold
 	token     int32             // the last own token that was written
 	refused   int               // operations that were out of pages

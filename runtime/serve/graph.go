@@ -71,7 +71,7 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 		return nil, err
 	}
 	s := &Step{engine: e, graph: g, space: g.space, stream: g.stream, recorded: true}
-	g.space.reset()
+	g.space.reset(true)
 	g.space.groups[decodeGroup].route = e.routes.first[decode]
 	if err := s.place(ctx); err != nil {
 		return nil, err

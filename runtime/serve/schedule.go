@@ -106,17 +106,18 @@ func (e *Engine) claim(batch []Entry) (err error) {
 // list extends the sequences and lists what the step is made of.
 func (s *Step) list() error {
 	e, w := s.engine, s.space
-	w.reset()
-	w.groups[decodeGroup].route = e.routes.first[decode]
 	decodeTokens := e.routes.options(decode).Rows / e.model.Group
+	w.reset(slices.ContainsFunc(s.entries, func(entry Entry) bool { return entry.Tokens <= decodeTokens }))
+	w.groups[decodeGroup].route = e.routes.first[decode]
 	for i, entry := range s.entries {
-		begin, layout := len(w.segments), uint64(0)
-		var err error
-		if w.segments, w.slots, layout, err = w.table.Extend(w.segments, w.slots, entry.Sequence.kv, entry.Tokens); err != nil {
+		segments, slots, layout, err := w.table.Extend(w.slots, entry.Sequence.kv, entry.Tokens)
+		if err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
+		w.slots = slots
 		s.extended++
-		own := &w.segments[len(w.segments)-1] // which ends with the new tokens
+		s.reads += len(segments) - 1      // all but own tokens, of which each has new ones
+		own := &segments[len(segments)-1] // which ends with the new tokens
 		stored := int(own.Tokens) - entry.Tokens
 		first := int(own.Offset) + stored
 		if e.model.Encoding == baked {
@@ -127,13 +128,13 @@ func (s *Step) list() error {
 			if w.fixed != nil {
 				return fmt.Errorf("entry %d: %w: %d new tokens, a graph takes at most %d of a sequence", i, ErrFixedSize, entry.Tokens, decodeTokens)
 			}
-			route := e.routes.of(extend, entry.Tokens, tokensOf(w.segments[begin:]))
+			route := e.routes.of(extend, entry.Tokens, tokensOf(segments))
 			g = &w.groups[decodeGroup+1+route-e.routes.first[extend]]
 			g.route = route
 		}
-		w.add(g, entry.Tokens, first, stored, begin, layout)
+		w.add(g, entry.Tokens, first, stored, segments, layout)
 	}
-	s.reads = len(w.segments) - len(s.entries) // all but own tokens, of which each has new ones
+	w.table.AddOwn()
 	s.shared = s.reads - w.table.Chunks
 	return nil
 }
@@ -163,12 +164,12 @@ func (e *Engine) scheduleChunk(ctx context.Context, tokens int, pages []int32) (
 		return nil, err
 	}
 	w := s.space
-	w.reset()
-	w.segments = append(w.segments, schedule.Segment{Page: w.table.Append(pages), Tokens: int32(tokens), Own: true})
+	w.reset(false)
+	segments := []schedule.Segment{{Page: w.table.Append(pages), Tokens: int32(tokens), Own: true}}
 	w.slots = e.model.shape().Slots(w.slots, pages, 0, tokens)
 	g := &w.groups[decodeGroup+1]
 	g.route = e.routes.of(prefill, tokens, tokens)
-	w.add(g, tokens, 0, 0, 0, 0)
+	w.add(g, tokens, 0, 0, segments, 0)
 	if err := s.place(ctx); err != nil {
 		return nil, err
 	}

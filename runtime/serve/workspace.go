@@ -17,9 +17,10 @@ import (
 // device, the step before may still be at work in it: the stream has the copy
 // behind that.
 type workspace struct {
-	table     kvcache.Table
+	table     *kvcache.Table // of the step: one of the two
+	decoding  kvcache.Table  // of steps that have sequences in decode, each mostly as the one before
+	prompts   kvcache.Table  // of other steps, which may come between those
 	groups    [groupCount]group
-	segments  []schedule.Segment
 	positions []int32    // of query tokens
 	stored    []int32    // positions that K is stored at
 	slots     []int32    // that K and V are written to
@@ -42,19 +43,11 @@ const (
 // group is the sequences of one route in a step.
 type group struct {
 	route     int // index in an engine's routes
-	blocks    []block
 	builder   schedule.Builder
 	sharing   schedule.SharedBuilder // in builder's place, of decode where there is shared decode
 	sequences []schedule.Sequence
 	lists     schedule.Lists
 	shared    schedule.SharedLists // those of shared decode, whose Decode is lists
-}
-
-// block is a sequence's query tokens and segments among the workspace's.
-type block struct {
-	query, queryEnd     int
-	segment, segmentEnd int
-	layout              uint64
 }
 
 // fixedSize is the capacity of a workspace whose addresses a graph knows.
@@ -118,24 +111,32 @@ func (w *workspace) settle(ctx context.Context, e *Engine) error {
 	return launchError(err)
 }
 
-func (w *workspace) reset() {
+// reset empties the workspace for a step that has sequences in decode or none.
+func (w *workspace) reset(decodes bool) {
+	w.table = &w.prompts
+	if decodes {
+		w.table = &w.decoding
+	}
 	w.table.Reset()
 	for i := range w.groups {
 		g := &w.groups[i]
-		g.blocks, g.lists, g.shared = g.blocks[:0], schedule.Lists{}, schedule.SharedLists{}
+		g.sequences, g.lists, g.shared = g.sequences[:0], schedule.Lists{}, schedule.SharedLists{}
 	}
-	w.segments, w.positions, w.stored, w.slots = w.segments[:0], w.positions[:0], w.stored[:0], w.slots[:0]
+	w.positions, w.stored, w.slots = w.positions[:0], w.stored[:0], w.slots[:0]
 }
 
-// add appends a block of query tokens to a group: positions from first on, K
-// stored at positions from stored on, and the segments from begin on.
-func (w *workspace) add(g *group, tokens, first, stored, begin int, layout uint64) {
+// add appends query tokens of a sequence to a group: at positions from first on, with K
+// stored at positions from stored on.
+func (w *workspace) add(g *group, tokens, first, stored int, segments []schedule.Segment, layout uint64) {
 	query := len(w.positions)
-	g.blocks = append(g.blocks, block{query, query + tokens, begin, len(w.segments), layout})
 	for i := range tokens {
 		w.positions = append(w.positions, int32(first+i))
 		w.stored = append(w.stored, int32(stored+i))
 	}
+	// Where positions grow later, these stay in the memory that they had.
+	g.sequences = append(g.sequences, schedule.Sequence{
+		QueryBegin: int32(query), Positions: w.positions[query:], Segments: segments, Layout: layout,
+	})
 }
 
 // build makes the lists of the groups.
@@ -145,15 +146,8 @@ func (w *workspace) build(e *Engine) error {
 		o := e.routes.all[g.route].schedule
 		if w.fixed != nil && i == decodeGroup {
 			o.PadItems, o.PadTokens = w.fixed.items, w.fixed.tokens
-		} else if len(g.blocks) == 0 {
+		} else if len(g.sequences) == 0 {
 			continue
-		}
-		// Only now: the slices have moved as they grew.
-		g.sequences = g.sequences[:0]
-		for _, b := range g.blocks {
-			g.sequences = append(g.sequences, schedule.Sequence{
-				QueryBegin: int32(b.query), Positions: w.positions[b.query:b.queryEnd], Segments: w.segments[b.segment:b.segmentEnd], Layout: b.layout,
-			})
 		}
 		var err error
 		if i == decodeGroup && e.sharing != nil {
