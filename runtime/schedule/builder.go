@@ -22,7 +22,6 @@ type Builder struct {
 	keys      []int32 // of the items, one tile's behind the other's
 	order     []int32 // sequences by their first query token
 	buckets   [sortBuckets + 1]int32
-	readers   readers
 
 	kept
 	maker tileMaker
@@ -42,7 +41,7 @@ func (b *Builder) Build(sequences []Sequence, o Options) (Lists, error) {
 	if err != nil {
 		return Lists{}, fmt.Errorf("schedule: %w", err)
 	}
-	if b.changed {
+	if !b.counts || b.readers.odd {
 		b.readers.see(sequences)
 	}
 	b.finish(sequences)
@@ -100,14 +99,15 @@ func (b *Builder) build(sequences []Sequence, of []known, o *Options, tokens int
 // list makes the tiles of the sequences, with their parts and runs. SlotBegin[t+1] becomes
 // the number of slots of token t.
 func (b *Builder) list(sequences []Sequence, of []known, o *Options) error {
-	b.begin(o)
+	b.begin(o, of == nil)
 	for i := range sequences {
 		s := &sequences[i]
 		var checked *known
 		if of != nil {
 			checked = &of[i]
 		}
-		if b.find(sequences[i:]) && b.keep(s, checked, o) {
+		found := b.find(sequences[i:])
+		if found && b.keep(s, checked, o) {
 			continue
 		}
 		if checked == nil {
@@ -116,6 +116,9 @@ func (b *Builder) list(sequences []Sequence, of []known, o *Options) error {
 				return fmt.Errorf("sequence %d: %w", i, err)
 			}
 			checked = &known{total: total}
+		}
+		if !found && b.counts {
+			b.readers.add(s.Segments)
 		}
 		b.add(s, checked, o)
 	}

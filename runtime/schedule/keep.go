@@ -17,13 +17,15 @@ type kept struct {
 	reads   rolling[read]  // likewise
 	levels  rolling[level] // likewise, where these are chosen by
 
-	changed bool // the step has other sequences than the one before, or other pages of what they hold
+	readers readers
+	counts  bool // readers follows the sequences as they come and go
 	own     int  // own tokens of all sequences of the step
 }
 
 // listed is a sequence that was listed.
 type listed struct {
 	tiles                      int32
+	marked                     bool  // its runs say Once
 	runs, parts, reads, levels int32 // of its tiles: so many of each list
 
 	// Of one whose own tokens alone may be listed again; else layout is 0.
@@ -50,19 +52,22 @@ func (l *listed) remember(s *Sequence, total, cut int, runs []abi.Run, o *Option
 }
 
 // begin starts a step.
-func (k *kept) begin(o *Options) {
-	k.changed = !k.known || k.options != *o
-	k.known, k.options, k.own = false, *o, 0
-	k.listed.begin(k.changed)
-	k.runs.begin(k.changed)
-	k.parts.begin(k.changed)
-	k.reads.begin(k.changed)
-	k.levels.begin(k.changed)
+func (k *kept) begin(o *Options, counts bool) {
+	forget := !k.known || k.options != *o
+	k.known, k.options, k.counts, k.own = false, *o, counts && !forget, 0
+	k.readers.news = false
+	k.listed.begin(forget)
+	k.runs.begin(forget)
+	k.parts.begin(forget)
+	k.reads.begin(forget)
+	k.levels.begin(forget)
 }
 
 // end ends the listing of a step.
 func (k *kept) end() {
-	k.changed = k.changed || k.listed.left() > 0
+	for k.listed.left() > 0 {
+		k.leave()
+	}
 	k.listed.end()
 	k.runs.end()
 	k.parts.end()
@@ -70,7 +75,15 @@ func (k *kept) end() {
 	k.levels.end()
 }
 
-// drop leaves out the next sequence of the step before.
+// leave leaves out the next sequence of the step before, which this step does not have.
+func (k *kept) leave() {
+	if l := k.listed.next(); l.tiles > 0 && k.counts {
+		k.readers.remove(k.reads.all[k.reads.rest:][:l.reads/l.tiles])
+	}
+	k.drop()
+}
+
+// drop leaves out what the next sequence of the step before was listed as.
 func (k *kept) drop() {
 	l := k.listed.next()
 	k.runs.drop(int(l.runs))
@@ -78,6 +91,12 @@ func (k *kept) drop() {
 	k.reads.drop(int(l.reads))
 	k.levels.drop(int(l.levels))
 	k.listed.drop(1)
+}
+
+// is says whether the sequence is one that holds the same and has as many query tokens.
+func (l *listed) is(s *Sequence) bool {
+	return l.layout == s.Layout && l.layout != 0 && int(l.queries) == len(s.Positions) &&
+		int(l.segments) == len(s.Segments) && s.Segments[l.segments-1].Own
 }
 
 // ahead is how many sequences may have left, one behind the other, for those behind them to be
@@ -89,19 +108,17 @@ func (k *kept) find(sequences []Sequence) bool {
 	s := &sequences[0]
 	for i := range min(ahead, k.listed.left()) {
 		l := &k.listed.all[k.listed.rest+i]
-		if l.layout != s.Layout || l.layout == 0 || int(l.queries) != len(s.Positions) || int(l.segments) != len(s.Segments) {
+		if !l.is(s) {
 			continue
 		}
 		for range i {
-			k.drop()
-			k.changed = true
+			k.leave()
 		}
 		return true
 	}
-	k.changed = true
 	// Where one has left and another has joined, this mostly stands in its place.
 	if k.listed.left() > 0 && (len(sequences) == 1 || k.listed.next().layout != sequences[1].Layout) {
-		k.drop()
+		k.leave()
 	}
 	return false
 }
@@ -112,9 +129,9 @@ func (b *Builder) keep(s *Sequence, of *known, o *Options) bool {
 	l := b.listed.next()
 	own := &s.Segments[len(s.Segments)-1]
 	moved := b.moved(s)
-	b.changed = b.changed || moved
+	b.counts = b.counts && !moved
 	total, tokens := l.before+int(own.Tokens), int(own.Tokens)
-	if !own.Own || tokens <= l.least || tokens > l.most || o.splitTokens(total, 1) != l.unit || of == nil && !s.right(total, moved, o) {
+	if tokens <= l.least || tokens > l.most || o.splitTokens(total, 1) != l.unit || of == nil && !s.right(total, moved, o) {
 		b.drop()
 		return false
 	}
@@ -128,9 +145,13 @@ func (b *Builder) keep(s *Sequence, of *known, o *Options) bool {
 	runs := b.runs.keep(int(l.runs))
 	b.parts.keep(int(l.parts))[l.parts-1].keys = int32(total)
 	runs[l.runs-1].End = own.Tokens
+	once := int32(0)
+	if b.readers.one(own) {
+		once = 1
+	}
 	for i := l.runs - ownRuns; i < l.runs; i++ {
 		r := &runs[i]
-		r.Page = own.Page
+		r.Page, r.Once = own.Page, once
 		if o.Causal {
 			r.Causal = own.Tokens - l.queries
 		}
@@ -160,22 +181,17 @@ func (s *Sequence) right(total int, moved bool, o *Options) bool {
 	return s.checkPositions(o) == nil && s.checkSegment(len(s.Segments)-1, o, false) == nil && checkTotal(total) == nil
 }
 
-// finish ends a step whose chunks' readers are known: the runs say Once.
+// finish ends a step of which readers has the sequences: the runs say Once.
 func (b *Builder) finish(sequences []Sequence) {
-	if b.readers.limit(b.own, b.options.OnceTokens) || b.changed {
-		b.mark(sequences)
-	}
-	b.known = true
-}
-
-// mark gives all runs their pages and says Once of them.
-func (b *Builder) mark(sequences []Sequence) {
+	b.readers.limit(b.own, b.options.OnceTokens)
 	runs, reads := b.runs.all, b.reads.all
 	for i := range sequences {
-		s, l := &sequences[i], &b.listed.all[i]
-		for range l.tiles {
-			runs = runs[b.readers.mark(s.Segments, int(l.tiles), runs, reads):]
-			reads = reads[len(s.Segments):]
+		l := &b.listed.all[i]
+		if b.readers.news || !l.marked {
+			b.readers.mark(sequences[i].Segments, int(l.tiles), runs, reads)
+			l.marked = true
 		}
+		runs, reads = runs[l.runs:], reads[l.reads:]
 	}
+	b.known = true
 }

@@ -2,75 +2,107 @@ package schedule
 
 import "github.com/kgen-project/kgen/runtime/abi"
 
-// readers knows which chunks' segments are the only one of a step that begins at their page.
-// Own tokens are their sequence's alone.
+// readers knows which segments of a step are the only one that begins at its page. Own tokens
+// are their sequence's alone.
 type readers struct {
-	met    []uint32 // by Segment.Page: 2 step in the last step that has a segment there, and 1 more where it has several
-	step   uint32
-	tokens int  // of the step's chunks, each counted once
-	many   bool // too many tokens for this to be of use
+	pages  []readPage // by Segment.Page
+	step   uint32     // what pages says of another is of a step that is forgotten
+	tokens int        // of the step's chunks, each counted once
+	many   bool       // too many tokens for this to be of use
+	news   bool       // a segment that was the only one of its page is so no more, or the other way round
+	odd    bool       // segments of one page have different tokens
+}
+
+// readPage is the segments that begin at a page.
+type readPage struct {
+	step     uint32
+	segments int32
+	tokens   int32 // of the first of them
 }
 
 // knownPages bounds the memory of readers: what lies behind so many pages of the table is
 // taken to have others.
 const knownPages = 1 << 24
 
-// see takes in the sequences of a step.
+// see takes in the sequences of a step in place of all that there were.
 func (r *readers) see(sequences []Sequence) {
-	if r.step++; r.step == 1<<31 {
-		clear(r.met[:cap(r.met)])
+	if r.step++; r.step == 0 {
+		clear(r.pages[:cap(r.pages)])
 		r.step = 1
 	}
-	r.tokens = 0
-	step := 2 * r.step
+	r.tokens, r.news, r.odd = 0, true, false
 	for i := range sequences {
-		for j := range sequences[i].Segments {
-			g := &sequences[i].Segments[j]
-			if g.Own || g.Page >= knownPages {
-				continue
+		r.add(sequences[i].Segments)
+	}
+}
+
+// add takes in the segments of one sequence more.
+func (r *readers) add(segments []Segment) {
+	for i := range segments {
+		g := &segments[i]
+		if g.Own || g.Page >= knownPages {
+			continue
+		}
+		if int(g.Page) >= len(r.pages) {
+			r.pages = resize(r.pages, int(g.Page)+1)
+		}
+		p := &r.pages[g.Page]
+		if p.step != r.step || p.segments == 0 {
+			*p = readPage{r.step, 0, g.Tokens}
+			r.tokens += int(g.Tokens)
+		}
+		p.segments++
+		r.news = r.news || p.segments == 2
+		r.odd = r.odd || p.tokens != g.Tokens
+	}
+}
+
+// remove forgets the segments of a sequence, by what one of its tiles reads.
+func (r *readers) remove(reads []read) {
+	for i := range reads {
+		if page := reads[i].page; page != ownPage && page < knownPages {
+			p := &r.pages[page]
+			if p.segments--; p.segments == 0 {
+				r.tokens -= int(p.tokens)
 			}
-			if int(g.Page) >= len(r.met) {
-				r.met = resize(r.met, int(g.Page)+1)
-			}
-			if met := &r.met[g.Page]; *met < step {
-				*met = step
-				r.tokens += int(g.Tokens)
-			} else {
-				*met = step + 1
-			}
+			r.news = r.news || p.segments == 1
 		}
 	}
 }
 
 // limit says that in a step of more tokens than most, each counted once, all have others;
-// so many are own tokens. 0: no limit. It returns whether that is news.
-func (r *readers) limit(own, most int) bool {
+// so many are own tokens. 0: no limit.
+func (r *readers) limit(own, most int) {
 	many := most > 0 && r.tokens+own > most
-	news := many != r.many
+	r.news = r.news || many != r.many
 	r.many = many
-	return news
 }
 
 // one is whether no other segment of the step has the pages of this.
 func (r *readers) one(s *Segment) bool {
-	return !r.many && s.Page < knownPages && (s.Own || r.met[s.Page] == 2*r.step)
+	return !r.many && s.Page < knownPages && (s.Own || r.pages[s.Page].segments == 1)
 }
 
-// mark gives the runs of a tile the pages of its sequence's segments, which are those that it
-// reads, and says which of them are read once; the sequence has so many tiles. It returns
-// how many runs the tile has.
-func (r *readers) mark(segments []Segment, tiles int, runs []abi.Run, reads []read) (n int) {
-	for i := range segments {
-		read, once := &reads[i], int32(0)
-		// Two tiles walk the same keys at about the same time.
-		if tiles <= 2 && r.one(&segments[i]) {
-			once = 1
+// mark gives the runs of a sequence's tiles the pages of its segments, which are those that the
+// tiles read, and says which of them are read once.
+func (r *readers) mark(segments []Segment, tiles int, runs []abi.Run, reads []read) {
+	n := 0
+	for range tiles {
+		for i := range segments {
+			g, read, once := &segments[i], &reads[i], int32(0)
+			// Two tiles walk the same keys at about the same time.
+			if tiles <= 2 && r.one(g) {
+				once = 1
+			}
+			for range read.runs {
+				runs[n].Page, runs[n].Once = g.Page, once
+				n++
+			}
+			read.page = g.Page
+			if g.Own {
+				read.page = ownPage
+			}
 		}
-		read.page = segments[i].Page
-		for range read.runs {
-			runs[n].Page, runs[n].Once = read.page, once
-			n++
-		}
+		reads = reads[len(segments):]
 	}
-	return n
 }

@@ -143,7 +143,6 @@ func (b *SharedBuilder) build(sequences []Sequence, o *Options, s *SharedOptions
 		return SharedLists{}, err
 	}
 	if !same || moved {
-		b.decode.changed = true
 		b.decode.readers.see(sequences)
 		b.list(o, s)
 	}

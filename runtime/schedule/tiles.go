@@ -36,9 +36,12 @@ type part struct {
 
 // read is what a tile reads of a segment.
 type read struct {
-	page int32 // index in the page table
+	page int32 // index in the page table, or ownPage
 	runs int32
 }
+
+// ownPage is that of own tokens, which may be another in each step.
+const ownPage = -1
 
 // tileMaker is the memory in which a tile is listed.
 type tileMaker struct {
@@ -69,9 +72,6 @@ func (b *Builder) add(s *Sequence, of *known, o *Options) {
 			t.lowest = slices.Min(s.Positions[i : i+t.count])
 		}
 		cut := m.list(&t, s.Segments, o)
-		if !b.changed { // else finish does it
-			b.readers.mark(s.Segments, tiles, m.runs, m.reads)
-		}
 		copy(b.runs.add(len(m.runs)), m.runs)
 		copy(b.parts.add(len(m.parts)), m.parts)
 		copy(b.reads.add(len(m.reads)), m.reads)
@@ -183,7 +183,7 @@ func (m *tileMaker) list(t *tile, segments []Segment, o *Options) (cut int) {
 			}
 			begin, stop = resume, end
 		}
-		m.reads[i] = read{segment.Page, int32(n - first)}
+		m.reads[i] = read{runs: int32(n - first)} // its page comes with Once
 		cut = next
 		next -= int(segment.Tokens)
 	}
