@@ -86,7 +86,7 @@ func (b *SharedBuilder) divideAgain(sequences []Sequence) []Sequence {
 	from := b.from
 	for i := range sequences {
 		q, left := &sequences[i], &b.left[i]
-		left.Positions = q.Positions
+		left.Positions, left.Layout = q.Positions, q.Layout
 		total := 0
 		for j := range left.Segments {
 			left.Segments[j] = q.Segments[from[j]]

@@ -147,6 +147,37 @@ func (b *SharedBuilder) see(s *Sequence, of []int32, tiles int32, o *Options) {
 	}
 }
 
+// divided is what the step before left to decode.
+type divided struct {
+	layouts []uint64 // of the sequences
+	ends    []int32  // of what they were left with, in from
+	from    []int32  // as that of the builder
+	decoded bool     // and decode listed it; else it has listed whole sequences
+}
+
+// same is whether sequence i holds what it held in the step before, and was left with the same.
+func (d *divided) same(i int, layout uint64, from []int32) bool {
+	if i >= len(d.layouts) || d.layouts[i] != layout {
+		return false
+	}
+	begin := int32(0)
+	if i > 0 {
+		begin = d.ends[i-1]
+	}
+	return slices.Equal(d.from[begin:d.ends[i]], from)
+}
+
+// remember keeps what a step left to decode.
+func (d *divided) remember(sequences, left []Sequence, from []int32) {
+	d.from = append(d.from[:0], from...)
+	d.layouts, d.ends = d.layouts[:0], d.ends[:0]
+	end := int32(0)
+	for i := range left {
+		end += int32(len(left[i].Segments))
+		d.layouts, d.ends = append(d.layouts, sequences[i].Layout), append(d.ends, end)
+	}
+}
+
 // divide writes the offsets of the shared chunks, and the members of the first part of
 // each bundle, with slots counted from their query tokens' first ones. It returns
 // what is left to decode.
@@ -187,7 +218,12 @@ func (b *SharedBuilder) divide(sequences []Sequence) []Sequence {
 		numbers = numbers[len(s.Segments):]
 		b.known[i].shared = slots
 		b.known[i].total -= tokens
-		b.left = append(b.left, Sequence{QueryBegin: s.QueryBegin, Positions: s.Positions, Segments: b.rest[begin:], Layout: s.Layout})
+		left := Sequence{QueryBegin: s.QueryBegin, Positions: s.Positions, Segments: b.rest[begin:]}
+		if b.divided.same(i, s.Layout, b.from[begin:]) {
+			left.Layout = s.Layout
+		}
+		b.left = append(b.left, left)
 	}
+	b.divided.remember(sequences, b.left, b.from)
 	return b.left
 }

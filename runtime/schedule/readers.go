@@ -24,37 +24,56 @@ type readPage struct {
 // taken to have others.
 const knownPages = 1 << 24
 
-// see takes in the sequences of a step in place of all that there were.
-func (r *readers) see(sequences []Sequence) {
+// begin forgets all that there were.
+func (r *readers) begin() {
 	if r.step++; r.step == 0 {
 		clear(r.pages[:cap(r.pages)])
 		r.step = 1
 	}
 	r.tokens, r.news, r.odd = 0, true, false
+}
+
+// see takes in the sequences of a step.
+func (r *readers) see(sequences []Sequence) {
+	r.begin()
 	for i := range sequences {
 		r.add(sequences[i].Segments)
+	}
+}
+
+// know takes in the chunks of a step.
+func (r *readers) know(chunks []chunk) {
+	r.begin()
+	for i := range chunks {
+		r.count(chunks[i].page, chunks[i].tokens, chunks[i].holds)
 	}
 }
 
 // add takes in the segments of one sequence more.
 func (r *readers) add(segments []Segment) {
 	for i := range segments {
-		g := &segments[i]
-		if g.Own || g.Page >= knownPages {
-			continue
+		if g := &segments[i]; !g.Own {
+			r.count(g.Page, g.Tokens, 1)
 		}
-		if int(g.Page) >= len(r.pages) {
-			r.pages = resize(r.pages, int(g.Page)+1)
-		}
-		p := &r.pages[g.Page]
-		if p.step != r.step || p.segments == 0 {
-			*p = readPage{r.step, 0, g.Tokens}
-			r.tokens += int(g.Tokens)
-		}
-		p.segments++
-		r.news = r.news || p.segments == 2
-		r.odd = r.odd || p.tokens != g.Tokens
 	}
+}
+
+// count takes in n segments of so many tokens that begin at a page.
+func (r *readers) count(page, tokens, n int32) {
+	if page >= knownPages {
+		return
+	}
+	if int(page) >= len(r.pages) {
+		r.pages = resize(r.pages, int(page)+1)
+	}
+	p := &r.pages[page]
+	if p.step != r.step || p.segments == 0 {
+		*p = readPage{r.step, 0, tokens}
+		r.tokens += int(tokens)
+	}
+	r.news = r.news || p.segments == 1
+	p.segments += n
+	r.odd = r.odd || p.tokens != tokens
 }
 
 // remove forgets the segments of a sequence, by what one of its tiles reads.

@@ -87,6 +87,7 @@ type SharedBuilder struct {
 	rest    []Segment // what decode reads
 	from    []int32   // [rest]: which segments of their sequences
 	left    []Sequence
+	divided divided
 	known   []known // of the sequences, or of what is left of them
 	order   []int32 // bundles, the heaviest items first
 	items   []abi.Item
@@ -123,16 +124,15 @@ func (b *SharedBuilder) build(sequences []Sequence, o *Options, s *SharedOptions
 	left, known := sequences, same
 	switch {
 	case !same:
-		divided := len(b.bundles) > 0
 		if err := b.share(sequences, o, s); err != nil {
 			return SharedLists{}, err
 		}
 		known = b.remember(sequences, o, s)
-		if divided || len(b.bundles) > 0 {
-			b.decode.known = false // what is left of a sequence may be something else now
-		}
 		if len(b.bundles) > 0 {
 			left = b.divide(sequences)
+		}
+		if divided := len(b.bundles) > 0; divided != b.divided.decoded {
+			b.decode.known, b.divided.decoded = false, divided // all are left with something else
 		}
 	case len(b.bundles) > 0:
 		left = b.divideAgain(sequences)
@@ -143,7 +143,11 @@ func (b *SharedBuilder) build(sequences []Sequence, o *Options, s *SharedOptions
 		return SharedLists{}, err
 	}
 	if !same || moved {
-		b.decode.readers.see(sequences)
+		if o.Window > 0 || b.empty { // not all segments are of a chunk that is seen
+			b.decode.readers.see(sequences)
+		} else {
+			b.decode.readers.know(b.chunks)
+		}
 		b.list(o, s)
 	}
 	b.decode.finish(left)
