@@ -81,7 +81,7 @@ func (b *Builder) build(sequences []Sequence, of []known, o *Options, tokens int
 	if err != nil {
 		return Lists{}, err
 	}
-	b.weigh()
+	most, sorted := b.weigh()
 	n := len(b.keys)
 	if o.PadItems > 0 {
 		if n > o.PadItems {
@@ -92,7 +92,7 @@ func (b *Builder) build(sequences []Sequence, of []known, o *Options, tokens int
 	} else {
 		b.items = resize(b.items, n)
 	}
-	b.place(int32(slots - scratch))
+	b.place(most, sorted, int32(slots-scratch))
 	return Lists{Items: b.items, Runs: b.runs.all, SlotBegin: b.slotBegin, Slots: slots, PartsPerItem: int(perItem)}, nil
 }
 
@@ -143,33 +143,37 @@ func (b *Builder) countSlots(scratch int) (int, error) {
 // eighth of the heaviest at worst, which is enough for an even load.
 const sortBuckets = 16
 
-// weigh lists the keys of the items.
-func (b *Builder) weigh() {
+// weigh lists the keys of the items. It returns the most of them, and whether they are in order
+// already.
+func (b *Builder) weigh() (most int32, sorted bool) {
 	b.keys = b.keys[:0]
+	last := int32(math.MaxInt32)
+	sorted = true
+	add := func(keys int32) {
+		b.keys = append(b.keys, keys)
+		most = max(most, keys)
+		sorted = sorted && keys <= last
+		last = keys
+	}
 	parts := b.parts.all
 	for i := range b.tiles {
 		t := &b.tiles[i]
 		before := int32(0)
 		for end := t.perItem; end < t.parts; end += t.perItem {
 			through := parts[end-1].keys
-			b.keys = append(b.keys, through-before)
+			add(through - before)
 			before = through
 		}
-		b.keys = append(b.keys, t.keys-before)
+		add(t.keys - before)
 		parts = parts[t.parts:]
 	}
+	return most, sorted
 }
 
 // place makes the items, the heaviest first: a counting sort, which reverses the order of
 // those of one bucket, for where keys are causal, later ones are heavier. Items that are in
 // order already stay as they are. The slots that several parts fold by begin at scratch.
-func (b *Builder) place(scratch int32) {
-	most, last, sorted := int32(0), int32(math.MaxInt32), true
-	for _, keys := range b.keys {
-		most = max(most, keys)
-		sorted = sorted && keys <= last
-		last = keys
-	}
+func (b *Builder) place(most int32, sorted bool, scratch int32) {
 	shift, step := 31, int32(1) // all in one bucket, forwards
 	clear(b.buckets[:])
 	if !sorted {
@@ -177,7 +181,6 @@ func (b *Builder) place(scratch int32) {
 		b.fillBuckets(most, shift)
 	}
 	keys, parts, run := b.keys, b.parts.all, int32(0)
-	bucket, at := int32(0), b.buckets[0] // at is the place of the bucket's next item
 	for j := range b.tiles {
 		t := &b.tiles[j]
 		items := t.items()
@@ -188,10 +191,9 @@ func (b *Builder) place(scratch int32) {
 		begin, count, index := t.begin, t.count, t.index
 		first, next := run, int32(0) // the item's first run, and its first part
 		for _, k := range keys[:items] {
-			if other := (most - k) >> (shift & 31); other != bucket {
-				b.buckets[bucket] = at
-				bucket, at = other, b.buckets[other]
-			}
+			bucket := &b.buckets[(most-k)>>(shift&31)]
+			at := *bucket
+			*bucket += step
 			n := min(t.perItem, t.parts-next)
 			next += n
 			end := first + parts[next-1].end
@@ -204,7 +206,6 @@ func (b *Builder) place(scratch int32) {
 			}
 			slot += more
 			run = end
-			at += step
 		}
 		keys, parts = keys[items:], parts[t.parts:]
 	}
@@ -212,15 +213,9 @@ func (b *Builder) place(scratch int32) {
 
 // fillBuckets sets every bucket to the place of the last of its items.
 func (b *Builder) fillBuckets(most int32, shift int) {
-	bucket, n := int32(0), int32(0)
 	for _, keys := range b.keys {
-		if other := (most - keys) >> (shift & 31); other != bucket {
-			b.buckets[bucket] += n
-			bucket, n = other, 0
-		}
-		n++
+		b.buckets[(most-keys)>>(shift&31)]++
 	}
-	b.buckets[bucket] += n
 	end := int32(-1)
 	for i := range b.buckets {
 		end += b.buckets[i]

@@ -135,11 +135,14 @@ func (b *Builder) keep(s *Sequence, of *known, o *Options) bool {
 		b.drop()
 		return false
 	}
-	t := tile{begin: s.QueryBegin, count: l.queries, block: l.queries, parts: l.parts, perItem: 1, unit: l.unit, keys: int32(total)}
+	t := b.addTile()
+	t.begin, t.count, t.index, t.block = s.QueryBegin, l.queries, 0, l.queries
+	t.lowest, t.parts, t.perItem, t.unit, t.keys = 0, l.parts, 1, l.unit, int32(total)
+	t.shared = 0
 	if of != nil {
 		t.shared = of.shared
 	}
-	b.addTile(&t)
+	b.addTileSlots(t)
 	b.own += tokens
 	ownRuns := b.reads.keep(int(l.reads))[l.reads-1].runs
 	runs := b.runs.keep(int(l.runs))

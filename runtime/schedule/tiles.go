@@ -67,11 +67,13 @@ func (b *Builder) add(s *Sequence, of *known, o *Options) {
 	m := &b.maker
 	m.makeRoom(len(s.Segments), total, l.unit)
 	for i := int32(0); i < n; i += perTile {
-		t := tile{begin: s.QueryBegin + i, count: min(perTile, n-i), index: i, block: n, perItem: 1, shared: shared, unit: l.unit}
+		t := b.addTile()
+		t.begin, t.count, t.index, t.block = s.QueryBegin+i, min(perTile, n-i), i, n
+		t.lowest, t.perItem, t.shared, t.unit = 0, 1, shared, l.unit
 		if o.Window > 0 {
 			t.lowest = slices.Min(s.Positions[i : i+t.count])
 		}
-		cut := m.list(&t, s.Segments, o)
+		cut := m.list(t, s.Segments, o)
 		copy(b.runs.add(len(m.runs)), m.runs)
 		copy(b.parts.add(len(m.parts)), m.parts)
 		copy(b.reads.add(len(m.reads)), m.reads)
@@ -80,7 +82,7 @@ func (b *Builder) add(s *Sequence, of *known, o *Options) {
 			copy(b.levels.add(len(m.levels)), m.levels)
 			l.levels += int32(len(m.levels))
 		}
-		b.addTile(&t)
+		b.addTileSlots(t)
 		l.runs, l.parts, l.reads = l.runs+int32(len(m.runs)), l.parts+int32(len(m.parts)), l.reads+int32(len(m.reads))
 		l.remember(s, total, cut, m.runs, o)
 	}
@@ -92,9 +94,16 @@ func (b *Builder) add(s *Sequence, of *known, o *Options) {
 	}
 }
 
-// addTile appends a tile, whose parts are listed.
-func (b *Builder) addTile(t *tile) {
-	b.tiles = append(b.tiles, *t)
+// addTile appends a tile whose fields are to be set: each by itself, as the copy of a struct
+// just made would wait for its stores.
+func (b *Builder) addTile() *tile {
+	n := len(b.tiles)
+	b.tiles = resize(b.tiles, n+1)
+	return &b.tiles[n]
+}
+
+// addTileSlots gives a tile's query tokens their slots.
+func (b *Builder) addTileSlots(t *tile) {
 	if n := t.parts + t.shared; n > 1 {
 		b.addSlots(t.begin, t.count, n)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
@@ -134,9 +135,10 @@ func (w *workspace) add(g *group, tokens, first, stored int, segments []schedule
 		w.stored = append(w.stored, int32(stored+i))
 	}
 	// Where positions grow later, these stay in the memory that they had.
-	g.sequences = append(g.sequences, schedule.Sequence{
-		QueryBegin: int32(query), Positions: w.positions[query:], Segments: segments, Layout: layout,
-	})
+	n := len(g.sequences)
+	g.sequences = slices.Grow(g.sequences, 1)[:n+1]
+	s := &g.sequences[n]
+	s.QueryBegin, s.Positions, s.Segments, s.Layout = int32(query), w.positions[query:], segments, layout
 }
 
 // build makes the lists of the groups.
