@@ -36,7 +36,9 @@ func newServer(rng *rand.Rand) *server {
 	return s
 }
 
-func (s *server) join() {
+func (s *server) join() { s.joinAt(s.rng.IntN(len(s.batch) + 1)) }
+
+func (s *server) joinAt(i int) {
 	s.layouts++
 	r := request{layout: s.layouts, own: s.rng.Int32N(40), queries: 1}
 	at := s.rng.Int32N(100)
@@ -49,7 +51,6 @@ func (s *server) join() {
 		r.held, r.offsets = append(r.held, document), append(r.offsets, at)
 		at += s.documents[document]
 	}
-	i := s.rng.IntN(len(s.batch) + 1)
 	s.batch = slices.Insert(s.batch, i, r)
 }
 
@@ -239,4 +240,67 @@ func TestStepAfterStep(t *testing.T) {
 func sameShared(a, b schedule.SharedLists) bool {
 	return same(a.Decode, b.Decode) && slices.Equal(a.Items, b.Items) && slices.Equal(a.Runs, b.Runs) &&
 		slices.Equal(a.Members, b.Members) && slices.Equal(a.Offsets, b.Offsets) && a.Saved == b.Saved
+}
+
+// A large batch in decode: of hundreds of steps, in which some sequences are cut anew, some
+// leave, some join in their place, at the end or in between, and the chunks' pages move at
+// times, each has the lists of a fresh builder.
+func TestManyStepsOfManySequences(t *testing.T) {
+	for seed := range uint64(6) {
+		rng := rand.New(rand.NewPCG(seed, 11))
+		o, s := options(), sharedOptions()
+		o.Fold = seed%2 == 0
+		o.OnceTokens = int(seed%3) * 30000
+		if seed%4 == 3 {
+			o.MaxItems = 4 // so that the distance of the cuts changes as own tokens grow
+		}
+		server := &server{rng: rng}
+		for range 40 {
+			server.documents = append(server.documents, 1+rng.Int32N(1000))
+		}
+		for range 70 {
+			server.join()
+		}
+		var plain schedule.Builder
+		var shared schedule.SharedBuilder
+		for step := range 250 {
+			for range rng.IntN(3) * rng.IntN(2) {
+				i := rng.IntN(len(server.batch))
+				switch rng.IntN(4) {
+				case 0: // what was behind it moves up
+					server.batch = slices.Delete(server.batch, i, i+1)
+					server.join()
+				case 1: // the last one joined stands in its place
+					server.batch = slices.Delete(server.batch, i, i+1)
+					server.joinAt(i)
+				case 2:
+					server.batch[i].own = server.rng.Int32N(600)
+				case 3:
+					server.batch[i].queries = 1 + rng.Int32N(5)
+				}
+			}
+			sequences := server.step(16, true)
+			if rng.IntN(20) == 0 {
+				for i := range sequences {
+					for j := range sequences[i].Segments {
+						sequences[i].Segments[j].Page += 7
+					}
+				}
+			}
+			got, err := plain.Build(sequences, o)
+			if err != nil {
+				t.Fatalf("seed %d, step %d: %v", seed, step, err)
+			}
+			if want, _ := schedule.Build(sequences, o); !same(got, want) {
+				t.Fatalf("seed %d, step %d: other lists than a fresh builder's", seed, step)
+			}
+			gotShared, err := shared.Build(sequences, o, s)
+			if err != nil {
+				t.Fatalf("seed %d, step %d: %v", seed, step, err)
+			}
+			if want, _ := new(schedule.SharedBuilder).Build(sequences, o, s); !sameShared(gotShared, want) {
+				t.Fatalf("seed %d, step %d: other lists of shared decode than a fresh builder's", seed, step)
+			}
+		}
+	}
 }

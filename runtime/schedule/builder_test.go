@@ -165,6 +165,46 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
+// Nor does a step in which sequences have left and joined, changed places or are cut anew.
+func TestStepsNoAllocation(t *testing.T) {
+	var b schedule.Builder
+	sequences, o := batch(64, 20, func() int32 { return 512 }), options()
+	o.Fold = true
+	for i := range sequences {
+		sequences[i].Layout = uint64(i + 1)
+	}
+	rng := rand.New(rand.NewPCG(1, 3))
+	layouts := uint64(len(sequences))
+	build := func() {
+		for i := range sequences {
+			q := &sequences[i]
+			own := &q.Segments[len(q.Segments)-1]
+			own.Tokens = 1 + (own.Tokens+rng.Int32N(30))%600
+		}
+		for range rng.IntN(3) * rng.IntN(20) {
+			layouts++
+			sequences[rng.IntN(len(sequences))].Layout = layouts
+		}
+		if rng.IntN(4) == 0 {
+			i, j := rng.IntN(len(sequences)), rng.IntN(len(sequences))
+			sequences[i].Segments, sequences[j].Segments = sequences[j].Segments, sequences[i].Segments
+			sequences[i].Layout, sequences[j].Layout = sequences[j].Layout, sequences[i].Layout
+		}
+		if _, err := b.Build(sequences, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range sequences { // the largest step
+		sequences[i].Segments[19].Tokens = 600
+	}
+	if _, err := b.Build(sequences, o); err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(200, build); n > 0 {
+		t.Errorf("%v allocations a step", n)
+	}
+}
+
 func BenchmarkBuilder(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, c := range []struct {

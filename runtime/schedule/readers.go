@@ -22,7 +22,7 @@ type readPage struct {
 
 // knownPages bounds the memory of readers: what lies behind so many pages of the table is
 // taken to have others.
-const knownPages = 1 << 24
+const knownPages = 1 << 22
 
 // begin forgets all that there were.
 func (r *readers) begin() {

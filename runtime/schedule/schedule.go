@@ -31,8 +31,9 @@ type Sequence struct {
 
 	// Layout names what the sequence holds beside its own tokens, or is 0. Sequences of one
 	// Layout hold the same chunks at the same offsets, in whatever step they are; the chunks'
-	// pages may have moved in the table. A builder that finds a step's Layouts to be
-	// those of the step before takes what they hold for what it was.
+	// pages may have moved in the table. A builder that finds the Layout of a sequence, or
+	// those of all, in the step before takes what they hold for what it was, and expects the
+	// last segment to be own tokens.
 	Layout uint64
 }
 
