@@ -304,3 +304,40 @@ func TestManyStepsOfManySequences(t *testing.T) {
 		}
 	}
 }
+
+// What is left of a sequence to decode may be another chunk than in the step before.
+func TestLeftWithAnotherChunk(t *testing.T) {
+	a, c := schedule.Segment{Page: 0, Tokens: 4096}, schedule.Segment{Page: 256, Tokens: 4000, Offset: 4096}
+	page := int32(1000)
+	sequence := func(query int32, layout uint64, held ...schedule.Segment) schedule.Sequence {
+		page++
+		return schedule.Sequence{QueryBegin: query, Positions: []int32{9000}, Layout: layout, Segments: append(held, schedule.Segment{
+			Page: page, Tokens: 5, Offset: 8996, Own: true,
+		})}
+	}
+	o := schedule.Options{Rows: 16, Group: 4, MaxPosition: 1 << 20, PageSize: 16}
+	s := schedule.SharedOptions{Rows: 32, Keys: 64, Blocks: 1, KVHeads: 1}
+	var b schedule.SharedBuilder
+	for step := range 6 {
+		of := a // that is shared
+		if step%2 > 0 {
+			of = c
+		}
+		layouts := uint64(10 * step)
+		sequences := []schedule.Sequence{sequence(0, 1, a, c), sequence(1, layouts+2, of), sequence(2, layouts+3, of)}
+		got, err := b.Build(sequences, o, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := new(schedule.SharedBuilder).Build(sequences, o, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(want.Decode.Runs) != 4 || len(want.Runs) == 0 {
+			t.Fatalf("step %d: %+v: this shows nothing", step, want)
+		}
+		if !sameShared(got, want) {
+			t.Fatalf("step %d: got\n%+v, want\n%+v", step, got, want)
+		}
+	}
+}

@@ -146,7 +146,7 @@ func (b *Builder) keep(s *Sequence, of *known, o *Options) bool {
 	b.own += tokens
 	ownRuns := b.reads.keep(int(l.reads))[l.reads-1].runs
 	runs := b.runs.keep(int(l.runs))
-	b.parts.keep(int(l.parts))[l.parts-1].keys = int32(total)
+	b.parts.keep(int(l.parts))
 	runs[l.runs-1].End = own.Tokens
 	once := int32(0)
 	if b.readers.one(own) {

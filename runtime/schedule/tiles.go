@@ -31,7 +31,7 @@ func (t *tile) items() int32 {
 // part is one of a tile.
 type part struct {
 	end  int32 // of its runs, counted from the tile's first; they begin where those of the part before end
-	keys int32 // of the tile's runs up to there
+	keys int32 // of the tile's runs up to there; of the last part, as when it was listed: see tile.keys
 }
 
 // read is what a tile reads of a segment.
