@@ -22,6 +22,7 @@ type Builder struct {
 	keys      []int32 // of the items, one tile's behind the other's
 	order     []int32 // sequences by their first query token
 	buckets   [sortBuckets + 1]int32
+	sums      [mostLevels]levelSum
 
 	kept
 	maker tileMaker

@@ -39,27 +39,28 @@ func (b *Builder) partsPerItem(o *Options) int32 {
 	for i := range b.tiles {
 		all += int(b.tiles[i].keys)
 	}
+	levels := b.sumLevels(o)
 	blocks, idle := float64(atOnce), 1./8
 	if o.Rows < productRows {
 		idle = 1. / 64
 	}
 	best, least := int32(1), 0.0
-	for level := 0; ; level++ {
-		items, heaviest, rows, merged, last := b.itemsOf(o, level)
-		rounds := float64((items + atOnce - 1) / atOnce)
-		most := float64(heaviest)
+	for level, s := range levels {
+		rounds := float64((s.items + atOnce - 1) / atOnce)
+		most := float64(s.heaviest)
 		walk := max(most, float64(all)/blocks+idle*most)
-		cost := max(walk, rounds*float64(all)/float64(max(1, items))) + float64(2*rows+6*merged)/blocks
-		if merged > 0 {
+		cost := max(walk, rounds*float64(all)/float64(max(1, s.items))) + float64(2*s.rows+6*s.merged)/blocks
+		if s.merged > 0 {
 			cost += 128
 		}
 		if level == 0 || cost < least {
 			best, least = 1<<level, cost
 		}
-		if last || least <= walk { // more parts make the heaviest item no lighter
-			return best
+		if least <= walk { // more parts make the heaviest item no lighter
+			break
 		}
 	}
+	return best
 }
 
 // level is what is known of a tile whose items have 2^level parts: the keys of the heaviest but
@@ -80,33 +81,59 @@ func (m *tileMaker) listLevels() {
 	}
 }
 
-// itemsOf returns, for items of 2^level parts, how many there are, the keys of the heaviest,
-// the rows of all, those of tiles of several items, and whether all have all that they can.
-func (b *Builder) itemsOf(o *Options, level int) (items int, heaviest int32, rows, merged int, last bool) {
-	levels := b.levels.all
-	last = true
+// levelSum is of all tiles, at a level.
+type levelSum struct {
+	items, rows int
+	merged      int   // rows of tiles of several items
+	heaviest    int32 // keys of an item
+}
+
+// add takes in a tile of so many items and rows.
+func (s *levelSum) add(items, rows int, heaviest int32) {
+	s.items += items
+	s.rows += items * rows
+	s.heaviest = max(s.heaviest, heaviest)
+	if items > 1 {
+		s.merged += rows
+	}
+}
+
+// merge takes in the tiles of another sum.
+func (s *levelSum) merge(other *levelSum) {
+	s.items, s.rows, s.merged = s.items+other.items, s.rows+other.rows, s.merged+other.merged
+	s.heaviest = max(s.heaviest, other.heaviest)
+}
+
+// mostLevels is more than the levels of any number of parts.
+const mostLevels = 32
+
+// sumLevels returns the sums of the levels, up to that at which all items have all the parts that
+// they can.
+func (b *Builder) sumLevels(o *Options) []levelSum {
+	var settled [mostLevels]levelSum // of tiles whose items are the same from this level on
+	sums, levels, top := &b.sums, b.levels.all, 0
+	*sums = settled
 	for i := range b.tiles {
 		t := &b.tiles[i]
-		of, at := levels[:foldLevels(t.parts)], level
+		of := levels[:foldLevels(t.parts)]
 		levels = levels[len(of):]
-		if !t.folds() {
-			at = 0
+		rows := min(o.Rows, int(t.count)*o.Group)
+		if t.parts > 1 && !t.folds() {
+			settled[0].add(int(t.parts), rows, max(of[0].heaviest, t.keys-of[0].before))
+			continue
 		}
-		n, keys := 1, t.keys
-		if at < len(of) {
-			n = int(t.parts-1)>>at + 1
-			keys = max(of[at].heaviest, keys-of[at].before)
-			last = last && !t.folds()
+		for at := range of {
+			sums[at].add(int(t.parts-1)>>at+1, rows, max(of[at].heaviest, t.keys-of[at].before))
 		}
-		heaviest = max(heaviest, keys)
-		items += n
-		r := min(o.Rows, int(t.count)*o.Group)
-		rows += n * r
-		if n > 1 {
-			merged += r
-		}
+		settled[len(of)].add(1, rows, t.keys)
+		top = max(top, len(of))
 	}
-	return items, heaviest, rows, merged, last
+	var below levelSum
+	for i := range sums[:top+1] {
+		below.merge(&settled[i])
+		sums[i].merge(&below)
+	}
+	return sums[:top+1]
 }
 
 // folds says whether items may have several of the tile's parts. The partial results of
