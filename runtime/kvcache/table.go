@@ -24,6 +24,7 @@ type Table struct {
 	extended  int  // of them, in this step
 	before    int  // of them, in the step before
 	follows   bool // the chunks so far are those that so many sequences of the step before had met
+	mixed     bool // there are other pages between those of chunks, which none can follow
 }
 
 // tableChunk is a residence of an entry in a table.
@@ -44,13 +45,16 @@ type tableSequence struct {
 // Reset empties the table.
 func (t *Table) Reset() {
 	t.Pages, t.Chunks = t.Pages[:0], 0
-	t.before, t.extended, t.follows = t.extended, 0, true
+	if t.mixed {
+		t.extended = 0
+	}
+	t.before, t.extended, t.follows, t.mixed = t.extended, 0, true, false
 }
 
 // Append adds pages, such as those an [Encode] got, and returns the index of
 // the first.
 func (t *Table) Append(pages []int32) int32 {
-	t.before, t.follows = 0, false // what was here is gone
+	t.follows, t.mixed = false, true
 	return t.append(pages)
 }
 
@@ -151,5 +155,6 @@ func (t *Table) AddOwn() {
 		if last := len(of.segments) - 1; last >= 0 && of.segments[last].Own {
 			of.segments[last].Page = t.append(of.own)
 		}
+		of.own = nil
 	}
 }
