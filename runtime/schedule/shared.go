@@ -49,8 +49,9 @@ type SharedLists struct {
 // largest step it allocates nothing. It is for one goroutine at a time.
 //
 // Where the sequences of a step hold what those of the step before did, as their Layouts
-// say, it keeps what is known of the chunks and lists own tokens alone. The lists are, to
-// the bit, those of a builder that has seen no step.
+// say, it keeps what is known of the chunks and lists own tokens alone. Where some have left or
+// joined, all is looked at again, and decode beside it keeps of the others what [Builder] does.
+// The lists are, to the bit, those of a builder that has seen no step.
 //
 // # Cost model
 //
