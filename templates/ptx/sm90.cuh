@@ -68,6 +68,54 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// ---- clusters ----
+// A kernel whose entry point has __cluster_dims__(2, 1, 1) runs in clusters of two blocks,
+// whose block_x() follow each other: each can reach the other's shared memory. A plain 32-bit
+// address is of the thread's own block, one that shared_of made is an address of the cluster,
+// and each of these functions takes one kind.
+//
+// The block's place in its cluster: 0 or 1.
+__device__ __forceinline__ int cluster_rank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// The same place in the shared memory of the cluster's block `rank`, which may be this one.
+__device__ __forceinline__ uint32_t shared_of(uint32_t address, int rank) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+// Waits for all threads of both blocks that have not returned; what they did before is visible
+// after it. Also of barriers' initialisation: a block may be reached once both have been here,
+// and as long as it has not ended.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// An arrival on a barrier of either block, at an address of the cluster.
+__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// As barrier_wait, on a barrier of this block, and also for what threads of the other block
+// wrote before they arrived.
+__device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, int parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "wait: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra finished;\n"
+      "bra wait;\n"
+      "finished:\n"
+      "}" ::"r"(barrier), "r"(parity) : "memory");
+}
+// Store at an address of the cluster, a multiple of 16 or of 8.
+__device__ __forceinline__ void store_16_at(uint32_t address, uint4 x) {
+  asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+__device__ __forceinline__ void store_8_at(uint32_t address, int2 x) {
+  asm volatile("st.shared::cluster.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(x.x), "r"(x.y) : "memory");
+}
+
 // ---- bulk tensor copies ----
 // A tensor map is 128 bytes in global memory, made by the driver.
 __device__ __forceinline__ void tensor_map_prefetch(const void* map) {
@@ -92,9 +140,19 @@ __device__ __forceinline__ void tensor_copy(uint32_t dst, const void* map, uint3
   asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;"
                ::"r"(dst), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "l"(policy) : "memory");
 }
+// The same to both blocks of a cluster: the box goes to the place dst, an address of this
+// block, in each one's shared memory, and there its bytes count towards the barrier at the
+// same place as this block's.
+__device__ __forceinline__ void tensor_copy_to_both(uint32_t dst, const void* map, uint32_t barrier, uint64_t policy, int x, int y, int z, int w, int v) {
+  const unsigned short both = 3;
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8, %9;"
+               ::"r"(dst), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "h"(both), "l"(policy) : "memory");
+}
 // Orders this thread's ordinary writes to shared memory before later reads by
 // wgmma and the copy engine; a barrier among the threads must follow.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// The same for its writes to the shared memory of either block of a cluster.
+__device__ __forceinline__ void fence_async_cluster() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 // ---- registers of a warpgroup ----
 template <int Count>
