@@ -49,9 +49,10 @@ var checks = [][]string{
 }
 
 // entryPattern finds the entry points of a generated source: the numbers of
-// their launch bounds, which stand in one of two places, and their names.
+// their launch bounds, which stand in one of two places, those of their
+// clusters, and their names.
 var entryPattern = regexp.MustCompile(`extern\s+"C"\s+__global__\s+(?:__launch_bounds__\s*\(((?:[^()]|\([^()]*\))*)\)\s*)?` +
-	`void\s+(?:__launch_bounds__\s*\(((?:[^()]|\([^()]*\))*)\)\s*)?([A-Za-z_]\w*)\s*\(`)
+	`void\s+(?:__cluster_dims__\s*\(((?:[^()]|\([^()]*\))*)\)\s*)?(?:__launch_bounds__\s*\(((?:[^()]|\([^()]*\))*)\)\s*)?([A-Za-z_]\w*)\s*\(`)
 
 func newBuild(ctx context.Context, cxx, dir string) (build, error) {
 	if err := supported(); err != nil {
@@ -150,7 +151,7 @@ func (b build) kernel(ctx context.Context, name string, source []byte) (string, 
 	var unit bytes.Buffer
 	fmt.Fprintf(&unit, "#line 1 %q\n%s\n", name+".cu", source)
 	for _, entry := range entries {
-		fmt.Fprintf(&unit, "KGEN_EMULATOR_ENTRY(%s, %s%s)\n", entry[3], entry[1], entry[2])
+		fmt.Fprintf(&unit, "KGEN_EMULATOR_ENTRY(%s, (%s), %s%s)\n", entry[4], entry[2], entry[1], entry[3])
 	}
 	key := sha256.Sum256(unit.Bytes())
 	suffix := "-" + hex.EncodeToString(key[:])[:32] + ".so"

@@ -9,7 +9,8 @@
 namespace kgen_emulator {
 
 struct Barrier {
-  uint32_t address;
+  uint32_t offset;         // in the shared memory of block `rank`
+  int rank;
   int count, line;         // of barrier_init
   int thread;              // that initialised it
   uint32_t syncs;          // of that thread's warp then
@@ -19,7 +20,7 @@ struct Barrier {
   long bytes = 0;          // that this phase still needs; negative where copies landed before they were expected
   uint32_t copied = 0;     // phases up to the last that a tensor copy is of
   int copy_line = 0;       // of that copy
-  Clock gathered, published;  // what those know who arrived; the same as of the last completed phase
+  Clock gathered, published;  // what those of the block know who arrived; the same as of the last completed phase
   std::vector<int> waiting;   // threads
 };
 
@@ -36,20 +37,31 @@ constexpr int named_barriers = 16;
 
 class Barriers {
  public:
-  NamedBarrier named[named_barriers];
+  NamedBarrier named[most_blocks][named_barriers];
+  // What those of the other block know who arrived, as above.
+  struct Far {
+    Clock gathered, published;
+  };
 
-  void reset(size_t shared_bytes) {
+  void reset(size_t shared_bytes, int blocks) {
     all_.clear();
     all_.reserve(max_barriers);
-    at_.assign(shared_bytes / 8, -1);
-    for (NamedBarrier& b : named) b = NamedBarrier();
+    far_.clear();
+    if (blocks > 1) far_.resize(max_barriers);
+    places_ = static_cast<uint32_t>(shared_bytes / 8);
+    at_.assign(places_ * static_cast<size_t>(blocks), -1);
+    for (int i = 0; i < blocks; i++) {
+      for (NamedBarrier& b : named[i]) b = NamedBarrier();
+    }
   }
   int count() const { return static_cast<int>(all_.size()); }
   Barrier& operator[](int i) { return all_[static_cast<size_t>(i)]; }
-  // The barrier at an offset, a multiple of 8, of shared memory; -1: none.
-  int find(uint32_t offset) const { return at_[offset / 8]; }
-  int add(uint32_t offset, const Barrier& b) {
-    at_[offset / 8] = static_cast<int16_t>(count());
+  // Only where there are two blocks.
+  Far& far(int i) { return far_[static_cast<size_t>(i)]; }
+  // The barrier at an offset, a multiple of 8, of a block's shared memory; -1: none.
+  int find(int rank, uint32_t offset) const { return at_[place(rank, offset)]; }
+  int add(const Barrier& b) {
+    at_[place(b.rank, b.offset)] = static_cast<int16_t>(count());
     all_.push_back(b);
     return count() - 1;
   }
@@ -57,8 +69,12 @@ class Barriers {
   static uint64_t content(int i) { return 0xBA881E8000000000u + static_cast<uint64_t>(i); }
 
  private:
+  size_t place(int rank, uint32_t offset) const { return static_cast<uint32_t>(rank) * places_ + offset / 8; }
+
   std::vector<Barrier> all_;
+  std::vector<Far> far_;
   std::vector<int16_t> at_;
+  uint32_t places_ = 0;  // of a block
 };
 
 // Registers a thread that a kernel is taken to be compiled for that has so many

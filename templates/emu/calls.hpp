@@ -7,8 +7,9 @@ extern "C" {
 
 // What the running CUDA thread sees of itself.
 struct KgenHere {
-  int thread, block_x, block_y, grid_x;
-  unsigned char* shared;  // the block's dynamic shared memory
+  int thread, block_x, block_y, grid_x;  // thread: through the cluster
+  unsigned char* shared;                 // the block's dynamic shared memory
+  int rank, first_thread;                // the block's, of the cluster
 };
 extern KgenHere kgen_here;
 
@@ -43,11 +44,20 @@ void kgen_barrier_init_fence();
 void kgen_barrier_arrive(uint32_t barrier, int line);
 void kgen_barrier_arrive_expecting(uint32_t barrier, int bytes, int line);
 void kgen_barrier_wait(uint32_t barrier, int parity, int line);
+void kgen_barrier_wait_cluster(uint32_t barrier, int parity, int line);
+void kgen_barrier_arrive_at(uint32_t barrier, int line);
+void kgen_cluster_sync(int line);
+void kgen_refuse_of_cluster(uint32_t address, const char* function, int line);  // where it is an address of the cluster
+uint32_t kgen_shared_of(uint32_t address, int rank, int line);
+// Checks a store of so many bytes at an address of the cluster, and says where it is.
+void* kgen_store_at(uint32_t address, uint32_t bytes, int line);
 void kgen_named_barrier(int id, int threads, bool wait, int line);
 void kgen_stmatrix_x4(uint32_t address, const uint32_t* r, int line);
 void kgen_tensor_map_prefetch(const void* map, int line);
 void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int v, int line);
+void kgen_tensor_copy_to_both(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int v, int line);
 void kgen_fence_async_shared();
+void kgen_fence_async_cluster();
 void kgen_set_registers(int count, bool take, int line);
 void kgen_wgmma(const KgenWgmma* operands, int line);
 void kgen_wgmma_fence(int line);

@@ -5,7 +5,7 @@
 namespace kgen_emulator {
 
 inline void move(Copy& c) {
-  unsigned char* dst = machine.shared.begin() + (c.dst - shared_base);
+  unsigned char* dst = machine.own().begin() + (c.dst - shared_base);
   machine.doing = "cp_async_16";
   machine.doing_line = c.line;
   if (c.valid) {
@@ -18,7 +18,7 @@ inline void move(Copy& c) {
   c.landed = true;
 }
 
-inline bool in_shared(const void* p) { return machine.shared.holds(reinterpret_cast<uintptr_t>(p), 1); }
+inline bool in_shared(const void* p) { return machine.own().holds(reinterpret_cast<uintptr_t>(p), 1); }
 
 inline void check_16(const void* p, const char* function, int line) {
   if (reinterpret_cast<uintptr_t>(p) % 16) machine.fail("%s (line %d): address %p is not a multiple of 16", function, line, p);
@@ -30,8 +30,8 @@ extern "C" {
 
 uint32_t kgen_shared_address(const void* p, int line) {
   using namespace kgen_emulator;
-  uintptr_t offset = reinterpret_cast<uintptr_t>(p) - machine.shared.address();
-  if (offset > machine.shared.size()) machine.fail("shared_address (line %d): %p is not in shared memory", line, p);
+  uintptr_t offset = reinterpret_cast<uintptr_t>(p) - machine.own().address();
+  if (offset > machine.own().size()) machine.fail("shared_address (line %d): %p is not in shared memory", line, p);
   return shared_base + static_cast<uint32_t>(offset);
 }
 
@@ -39,7 +39,7 @@ void kgen_cp_async_16(uint32_t dst, const void* src, bool valid, int line) {
   using namespace kgen_emulator;
   unsigned char* p = machine.shared_at(dst, "cp_async_16", line);
   if (valid) check_16(src, "cp_async_16", line);
-  machine.check(machine.shadow.copy((dst - shared_base) / 16, machine.now()), "cp_async_16", line, "writes", p);
+  machine.check(machine.shadow.copy(machine.cell(dst), machine.now()), "cp_async_16", line, "writes", p);
   memset(p, poison, 16);
   Lane& lane = machine.lane();
   machine.busy = 1;
@@ -69,7 +69,7 @@ void kgen_cp_async_wait(int pending) {
   for (size_t i = 0; i < n; i++) {
     Copy& c = lane.copies[i];
     if (!c.landed) move(c);
-    machine.shadow.landed((c.dst - shared_base) / 16, machine.now());
+    machine.shadow.landed(machine.cell(c.dst), machine.now());
   }
   lane.copies.erase(lane.copies.begin(), lane.copies.begin() + static_cast<long>(n));
 }
@@ -78,9 +78,9 @@ void kgen_load_16(const void* p, int line) {
   using namespace kgen_emulator;
   check_16(p, "load_16", line);
   if (in_shared(p)) {
-    uint32_t offset = static_cast<uint32_t>(static_cast<const unsigned char*>(p) - machine.shared.begin());
+    uint32_t offset = static_cast<uint32_t>(static_cast<const unsigned char*>(p) - machine.own().begin());
     machine.shared_at(shared_base + offset, "load_16", line);
-    machine.check(machine.shadow.read(offset / 16, machine.now()), "load_16", line, "reads", p);
+    machine.check(machine.shadow.read(machine.cell(shared_base + offset), machine.now()), "load_16", line, "reads", p);
     machine.counters.shared_load_bytes += 16;
   } else {
     machine.counters.load_bytes += 16;
@@ -91,9 +91,9 @@ void kgen_store_16(void* p, int line) {
   using namespace kgen_emulator;
   check_16(p, "store_16", line);
   if (in_shared(p)) {
-    uint32_t offset = static_cast<uint32_t>(static_cast<unsigned char*>(p) - machine.shared.begin());
+    uint32_t offset = static_cast<uint32_t>(static_cast<unsigned char*>(p) - machine.own().begin());
     machine.shared_at(shared_base + offset, "store_16", line);
-    machine.check(machine.shadow.write(offset / 16, machine.now()), "store_16", line, "writes", p);
+    machine.check(machine.shadow.write(machine.cell(shared_base + offset), machine.now()), "store_16", line, "writes", p);
     machine.counters.shared_store_bytes += 16;
   } else {
     machine.counters.store_bytes += 16;

@@ -40,12 +40,25 @@
 //     fence_async_shared. Before a product, and after each wait, a wgmma_fence
 //     must come. One warp's wait is taken for the warpgroup's.
 //   - registers_take and registers_give share out the registers of a block.
+//   - Two blocks of a cluster run together, each with its own threads, barriers,
+//     registers and shared memory; now and then one of them first as far as it can.
+//     Addresses of the cluster, which shared_of makes, and a block's own are not
+//     taken for each other. Nothing may reach the other block's shared memory
+//     unless a cluster_sync says that the block has begun, and, for barriers, come
+//     this far; nor once it has ended, and before it ends some thread of it must
+//     have waited for what reaches it. What the other block's threads did is known
+//     by cluster_sync and barrier_wait_cluster only: after barrier_wait it may
+//     neither be read nor, where they read it, overwritten. Stores to the other
+//     block that a product or a tensor copy follows need fence_async_cluster.
+//     tensor_copy_to_both is a copy to each block, which lands in its own time.
 //   - Fragment layouts of ldmatrix and mma, alignment of 16-byte accesses,
 //     rounding of pack and flushing of subnormals are those of the PTX ISA.
 //
 // What is not modelled
 //   - Time, bank conflicts, caches, registers, atomics, memory fences between
-//     blocks: blocks run one after another.
+//     blocks: blocks, or clusters, run one after another.
+//   - Clusters of other sizes than (1,1,1) and (2,1,1), and of blocks of more than
+//     512 threads; loads from the other block's shared memory.
 //   - Races through plain pointers are not searched for; they show only as
 //     wrong values under some seed.
 //   - The fragment of a product's a is read when it is issued, and
@@ -66,6 +79,7 @@
 #define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(n) __attribute__((aligned(n)))
 
 struct __align__(8) float2 { float x, y; };
@@ -98,9 +112,12 @@ template <class P>
 constexpr unsigned long size(void (*)(P)) { return sizeof(P); }
 // The second of the numbers in __launch_bounds__.
 constexpr int min_blocks(int = 0, int blocks = 1) { return blocks; }
+// The blocks of a cluster, by the numbers in __cluster_dims__; 0: not one that is modelled.
+constexpr int cluster(int x = 1, int y = 1, int z = 1) { return y == 1 && z == 1 ? x : 0; }
 }  // namespace kgen_emulator
-// What follows the name are the numbers in __launch_bounds__.
-#define KGEN_EMULATOR_ENTRY(name, ...)                                                         \
+// What follows the name are the numbers in __cluster_dims__, in parentheses, and those in
+// __launch_bounds__.
+#define KGEN_EMULATOR_ENTRY(name, clusters, ...)                                               \
   extern "C" __attribute__((visibility("default"))) void kgen_call_##name(const void* params) { \
     kgen_emulator::call(name, params);                                                         \
   }                                                                                            \
@@ -109,14 +126,17 @@ constexpr int min_blocks(int = 0, int blocks = 1) { return blocks; }
   }                                                                                            \
   extern "C" __attribute__((visibility("default"))) int kgen_min_blocks_##name() {             \
     return kgen_emulator::min_blocks(__VA_ARGS__);                                             \
+  }                                                                                            \
+  extern "C" __attribute__((visibility("default"))) int kgen_cluster_##name() {                \
+    return kgen_emulator::cluster clusters;                                                    \
   }
 
 namespace ptx {
 
 // ---- where this thread is ----
-inline int thread_index() { return kgen_here.thread; }
+inline int thread_index() { return kgen_here.thread - kgen_here.first_thread; }
 inline int lane_index() { return kgen_here.thread % 32; }
-inline int warp_index() { return kgen_here.thread / 32; }
+inline int warp_index() { return thread_index() / 32; }
 inline int block_x() { return kgen_here.block_x; }
 inline int block_y() { return kgen_here.block_y; }
 inline int grid_x() { return kgen_here.grid_x; }

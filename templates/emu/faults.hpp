@@ -53,12 +53,11 @@ inline void on_fault(int signal, siginfo_t* info, void* context) {
 #endif
   const uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
   if (machine.stack_guard(address)) machine.fail("a thread's stack is full (%zu bytes): local variables are too large", Stacks::size);
-  char where[256];
-  if (machine.shared.reserves(address)) {
-    machine.shared.describe(address, "shared memory", where, sizeof where);
-  } else {
-    machine.global.describe(address, where, sizeof where);
+  char where[256] = "";
+  for (const Guarded& shared : machine.shared) {
+    if (shared.begin() && shared.reserves(address)) shared.describe(address, "shared memory", where, sizeof where);
   }
+  if (!where[0]) machine.global.describe(address, where, sizeof where);
   machine.fail("out-of-bounds %s at 0x%zx%s, %s", access_kind(context), static_cast<size_t>(address), during, where);
 }
 

@@ -9,6 +9,7 @@
 
 #include <string>
 
+#include "clusters.hpp"
 #include "copies.hpp"
 #include "faults.hpp"
 #include "machine.hpp"
@@ -32,7 +33,7 @@ struct Answer {
 struct Kernel {
   Machine::Entry entry;
   unsigned long params;
-  int min_blocks;
+  int min_blocks, cluster;
 };
 
 class Host {
@@ -70,9 +71,10 @@ class Host {
         void* entry = dlsym(library, ("kgen_call_" + in).c_str());
         void* size = dlsym(library, ("kgen_size_" + in).c_str());
         void* min_blocks = dlsym(library, ("kgen_min_blocks_" + in).c_str());
-        if (!entry || !size || !min_blocks) return error(out, "no entry point of this name");
+        void* cluster = dlsym(library, ("kgen_cluster_" + in).c_str());
+        if (!entry || !size || !min_blocks || !cluster) return error(out, "no entry point of this name");
         kernels_.push_back({reinterpret_cast<Machine::Entry>(entry), reinterpret_cast<unsigned long (*)()>(size)(),
-                            reinterpret_cast<int (*)()>(min_blocks)()});
+                            reinterpret_cast<int (*)()>(min_blocks)(), reinterpret_cast<int (*)()>(cluster)()});
         value = kernels_.size() - 1;
         return true;
       }
@@ -94,7 +96,7 @@ class Host {
     alignas(16) unsigned char params[4096];
     if (in.size() > sizeof params) return error(out, "%zu bytes of parameters are more than %zu", in.size(), sizeof params);
     memcpy(params, in.data(), in.size());
-    Machine::Launch launch{kernel.entry, params, {int(a[1]), int(a[2]), int(a[3])}, int(a[4]), uint32_t(a[5]), a[6], kernel.min_blocks};
+    Machine::Launch launch{kernel.entry, params, {int(a[1]), int(a[2]), int(a[3])}, int(a[4]), uint32_t(a[5]), a[6], kernel.min_blocks, kernel.cluster};
     limit_time(a[7]);
     bool good = machine.run(launch);
     limit_time(0);

@@ -1,5 +1,5 @@
-// The machine that runs a block: fibers, their order, barriers, and how a
-// launch fails.
+// The machine that runs a block, or a cluster of two: fibers, their order,
+// barriers, and how a launch fails.
 #pragma once
 #include <signal.h>
 #include <stdarg.h>
@@ -22,6 +22,8 @@ namespace kgen_emulator {
 
 constexpr int warp_size = 32;
 constexpr uint32_t shared_base = 0x400;  // the address that shared_address() gives to dynamic_shared()
+// An address of the cluster is that address and, above it, the block's rank and one.
+constexpr int rank_bit = 24;
 
 class Random {
  public:
@@ -93,6 +95,7 @@ struct Lane {
   uint32_t committed = 0;    // groups
   struct {                   // where it waits, for an mbarrier
     int barrier, parity, line;
+    const char* function;
   } wait{};
 };
 
@@ -115,6 +118,12 @@ struct Warp {
   Clock clock;           // what it knows of others
   int registers = 0;     // a thread
   uint32_t settings = 0; // of registers so far
+  int at_cluster_barrier = 0, cluster_line = 0;  // lanes that wait at cluster_sync, and where
+  struct {  // the latest store to the other block's shared memory, or arrival there
+    Stamp stamp;
+    int thread, line;
+    const char* function;
+  } reached{};
   int lane() const { return order[position]; }
   bool runs() const { return !(stuck >> lane() & 1); }
   void next_lane() {  // that can go on; there is one
@@ -134,10 +143,17 @@ class Machine {
     uint32_t shared;
     uint64_t seed;
     int min_blocks;  // of the launch bounds
+    int cluster;     // blocks of a cluster: 1 or 2
+  };
+  // What the machine keeps of each block that runs.
+  struct Block {
+    int returned = 0;  // threads
+    int waiting = 0;   // threads at sync_threads
+    int barrier_line = 0;
   };
 
   Global global;
-  Guarded shared;
+  Guarded shared[most_blocks];  // of each block
   Shadow shadow;
   Counters counters{};
   char error[2048];
@@ -152,6 +168,9 @@ class Machine {
   const char* doing = nullptr;        // the ptx function that touches memory now, for faults
   int doing_line = 0;
   int early = 0;  // copies of this block may land early
+  Block blocks[most_blocks];
+  int waiting_for_cluster = 0;  // threads at cluster_sync
+  Clock heard[most_blocks];     // what arrivals of the other block's threads, waited for in this one, had seen
 
   bool start() { return stacks_.reserve(); }
   bool stack_guard(uintptr_t address) const { return stacks_.guards(address); }
@@ -161,24 +180,19 @@ class Machine {
     counters = {};
     error[0] = faulted_at[0] = 0;
     launch_ = &launch;
-    if (!shared.begin() || shared.size() != launch.shared) {
-      shared.release();
-      if (!shared.allocate(launch.shared, 1024)) {
-        snprintf(error, sizeof error, "no memory for %u bytes of shared memory", launch.shared);
-        return false;
-      }
-    }
+    if (!prepare_blocks()) return false;
     Random random(launch.seed);
-    std::vector<int> order(static_cast<size_t>(launch.grid[0]) * launch.grid[1] * launch.grid[2]);
+    const int clusters_x = launch.grid[0] / blocks_;
+    std::vector<int> order(static_cast<size_t>(clusters_x) * launch.grid[1] * launch.grid[2]);
     std::iota(order.begin(), order.end(), 0);
     random.shuffle(order.data(), static_cast<int>(order.size()));
     bool good = true;
-    for (int block : order) {
-      kgen_here.block_x = block % launch.grid[0];
-      kgen_here.block_y = block / launch.grid[0] % launch.grid[1];
+    for (int cluster : order) {
+      first_block_x_ = cluster % clusters_x * blocks_;
+      kgen_here.block_y = cluster / clusters_x % launch.grid[1];
       kgen_here.grid_x = launch.grid[0];
-      random_ = Random(launch.seed ^ (static_cast<uint64_t>(block) + 1) * 0xd1342543de82ef95u);
-      if (!(good = run_block())) break;
+      random_ = Random(launch.seed ^ (static_cast<uint64_t>(cluster) + 1) * 0xd1342543de82ef95u);
+      if (!(good = run_cluster())) break;
     }
     char where[256];
     if (global.damaged(where, sizeof where) && good) {
@@ -195,15 +209,36 @@ class Machine {
   int warp_index() const { return kgen_here.thread / warp_size; }
   Lane* lanes_of_warp() { return &lanes[kgen_here.thread & ~31]; }
 
+  // Threads and warps are numbered through the cluster: those of rank 1 begin at a multiple
+  // of a warpgroup, so that a few numbers may be of none.
+  int cluster() const { return blocks_; }
+  int threads() const { return launch_->threads; }  // of a block
+  int rank() const { return kgen_here.rank; }
+  int rank_of(int thread) const { return thread / stride_; }
+  int first_warp(int rank) const { return rank * stride_ / warp_size; }
+  int end_warp(int rank) const { return first_warp(rank) + launch_->threads / warp_size; }
+  int in_block(int thread) const { return thread - rank_of(thread) * stride_; }
+  int warp_in_block(int warp) const { return in_block(warp * warp_size) / warp_size; }
+  // The index of a warp's warpgroup; -1: it is in none of four whole warps.
+  int warpgroup_of(int warp) const { return warp_in_block(warp) / 4 < launch_->threads / (4 * warp_size) ? warp / 4 : -1; }
+  int block_x(int rank) const { return first_block_x_ + rank; }
+  bool ended(int rank) const { return blocks[rank].returned == launch_->threads; }
+  // The running thread's block's shared memory.
+  Guarded& own() { return shared[kgen_here.rank]; }
+  // The 16 bytes of the race detector at an own address, or at an offset in a block's memory.
+  uint32_t cell(uint32_t address) const { return cell(kgen_here.rank, address - shared_base); }
+  uint32_t cell(int rank, uint32_t offset) const { return static_cast<uint32_t>(rank) * Shadow::cells(launch_->shared) + offset / 16; }
+
   // Arrives at an instruction of the whole warp. True: all lanes are here and
   // the caller performs it for all, then calls performed(). False: it has been
   // performed.
   bool arrive(Op op, int line) {
     Warp& w = *warp_;
     if (w.arrived == 0) {
-      if (w.at_barrier || w.returned) {
+      if (w.at_barrier || w.at_cluster_barrier || w.returned) {
         fail("diverged warp: this lane arrives at %s (line %d), but %d lanes of its warp %s", name(op), line,
-             w.at_barrier ? w.at_barrier : w.returned, w.at_barrier ? "wait at sync_threads" : "have returned");
+             w.at_barrier ? w.at_barrier : w.at_cluster_barrier ? w.at_cluster_barrier : w.returned,
+             w.at_barrier ? "wait at sync_threads" : w.at_cluster_barrier ? "wait at cluster_sync" : "have returned");
       }
       w.op = op;
       w.line = line;
@@ -247,18 +282,25 @@ class Machine {
 
   void sync_threads(int line) {
     Warp& w = *warp_;
-    if (w.arrived) {
-      fail("diverged warp: this lane arrives at sync_threads (line %d), but %d lanes of its warp wait at %s (line %d)", line,
-           w.arrived, name(w.op), w.line);
-    }
-    if (waiting_ == 0) {
-      barrier_line_ = line;
-    } else if (line != barrier_line_) {
+    Block& b = blocks[rank()];
+    refuse_diverged("sync_threads", line);
+    if (b.waiting == 0) {
+      b.barrier_line = line;
+    } else if (line != b.barrier_line) {
       fail("diverged block: this thread arrives at sync_threads on line %d, but %d threads wait at the one on line %d", line,
-           waiting_, barrier_line_);
+           b.waiting, b.barrier_line);
     }
-    waiting_++;
+    b.waiting++;
     w.at_barrier++;
+    stop_lane();
+  }
+  // Its threads may wait on several lines.
+  void cluster_sync(int line) {
+    Warp& w = *warp_;
+    refuse_diverged("cluster_sync", line);
+    w.at_cluster_barrier++;
+    w.cluster_line = line;
+    waiting_for_cluster++;
     stop_lane();
   }
 
@@ -279,84 +321,179 @@ class Machine {
     size_t n = static_cast<size_t>(vsnprintf(error, sizeof error, format, args));
     va_end(args);
     if (n < sizeof error) {
-      int t = kgen_here.thread;
+      const int t = in_block(kgen_here.thread);
       snprintf(error + n, sizeof error - n, "; thread %d (warp %d, lane %d) of block (%d,%d)", t, t / warp_size,
-               t % warp_size, kgen_here.block_x, kgen_here.block_y);
+               t % warp_size, block_x(rank_of(kgen_here.thread)), kgen_here.block_y);
     }
     Context given_up;
     switch_context(given_up, main_);
     __builtin_unreachable();
   }
-  // Fails where there is a conflict; action is what the function does to the address.
+  // Names a block for a message where it is not the running thread's: " of block (1,0)".
+  struct Name {
+    char text[48];
+  };
+  Name of_block(int rank) const {
+    Name name{};
+    if (rank != rank_of(kgen_here.thread)) snprintf(name.text, sizeof name.text, " of block (%d,%d)", block_x(rank), kgen_here.block_y);
+    return name;
+  }
+  // The same for a thread: "thread 5 of block (1,0)", or "thread 5" of this one.
+  Name name_thread(int thread) const {
+    Name name{};
+    snprintf(name.text, sizeof name.text, "thread %d%.32s", in_block(thread), of_block(rank_of(thread)).text);
+    return name;
+  }
+  // Fails where there is a conflict; action is what the function does to the address, which
+  // is in the running thread's block.
   void check(const Conflict& c, const char* function, int line, const char* action, const void* address) {
     if (!c.text) return;
-    char collision[128];
-    snprintf(collision, sizeof collision, c.text, c.other);
-    fail("race: %s (line %d) %s byte %zu of shared memory %s", function, line, action,
-         static_cast<size_t>(static_cast<const unsigned char*>(address) - shared.begin()), collision);
+    check(c, function, line, action, rank(), static_cast<uint32_t>(static_cast<const unsigned char*>(address) - own().begin()));
   }
-  // The bytes of shared memory at a 32-bit address, checked.
+  void check(const Conflict& c, const char* function, int line, const char* action, int rank, uint32_t offset) {
+    if (!c.text) return;
+    char collision[192];
+    snprintf(collision, sizeof collision, c.text, name_thread(c.other).text);
+    fail("race: %s (line %d) %s byte %u of shared memory%s %s", function, line, action, offset, of_block(rank).text, collision);
+  }
+  // The bytes of the block's own shared memory at a 32-bit address, checked.
   unsigned char* shared_at(uint32_t address, const char* function, int line, uint32_t bytes = 16, uint32_t alignment = 16) {
     if (address % alignment) fail("%s (line %d): shared address 0x%x is not a multiple of %u", function, line, address, alignment);
-    if (address < shared_base || address - shared_base + size_t{bytes} > shared.size()) {
-      fail("%s (line %d): %u bytes at offset %ld are outside of shared memory (%zu bytes)", function, line, bytes,
-           static_cast<long>(address) - static_cast<long>(shared_base), shared.size());
-    }
-    return shared.begin() + (address - shared_base);
+    if (address < shared_base || address - shared_base + size_t{bytes} > own().size()) outside(address, function, line, bytes);
+    return own().begin() + (address - shared_base);
   }
+  // A place in the shared memory of a block of the cluster.
+  struct Place {
+    int rank;
+    uint32_t offset;
+  };
+  Place place_at(uint32_t address, const char* function, int line, uint32_t bytes, uint32_t alignment);  // an address of the cluster, checked
+  // Fails where that block may not run: it has ended, or nobody knows that it has begun.
+  void must_run(int rank, const char* function, int line);
+  // The same, and remembers that the running thread touches the block's shared memory.
+  void reach(int rank, const char* function, int line);
 
  private:
   static void start_thread();
 
-  bool run_block() {
-    const int threads = launch_->threads, warps = threads / warp_size;
-    counters.blocks++;
-    memset(shared.begin(), poison, shared.size());
-    shadow.reset(shared.size(), warps);
-    kgen_here.shared = shared.begin();
-    interleave_ = random_.below(4) == 0;
-    early = random_.below(4) == 0;
-    lanes.resize(static_cast<size_t>(threads));
-    for (int t = 0; t < threads; t++) {
-      lanes[t].copies.clear();
-      lanes[t].committed = 0;
-      prepare(lanes[t].context, stacks_.top(t), stacks_.usable(t), start_thread);
+  [[noreturn]] void outside(uint32_t address, const char* function, int line, uint32_t bytes);
+  // Threads of one warp part at a barrier that is not one of warps.
+  void refuse_diverged(const char* function, int line) {
+    const Warp& w = *warp_;
+    if (w.arrived) {
+      fail("diverged warp: this lane arrives at %s (line %d), but %d lanes of its warp wait at %s (line %d)", function, line,
+           w.arrived, name(w.op), w.line);
     }
-    this->warps.assign(static_cast<size_t>(warps), Warp());
-    for (Warp& w : this->warps) {
-      std::iota(w.order, w.order + warp_size, 0);
-      random_.shuffle(w.order, warp_size);
-      w.registers = registers_at_launch(threads * launch_->min_blocks);
+  }
+
+  // Takes the clusters' size from the launch, and gives every block its shared memory.
+  bool prepare_blocks() {
+    blocks_ = launch_->cluster;
+    stride_ = launch_->threads;
+    if (blocks_ > 1) stride_ = static_cast<int>(round_up(static_cast<size_t>(stride_), 4 * warp_size));
+    if (blocks_ < 1 || blocks_ > most_blocks) {
+      snprintf(error, sizeof error, "the emulator has clusters of (1,1,1) and (2,1,1) blocks only");
+    } else if (launch_->grid[0] % blocks_) {
+      snprintf(error, sizeof error, "a grid of %d blocks in x is not whole clusters of %d", launch_->grid[0], blocks_);
+    } else if (blocks_ * stride_ > max_warps * warp_size) {
+      snprintf(error, sizeof error, "clusters of two blocks of %d threads: the emulator has blocks of up to %d in clusters", launch_->threads,
+               max_warps * warp_size / blocks_);
     }
-    barriers.reset(shared.size());
-    tensor_copies.clear();
-    warpgroups.assign(static_cast<size_t>(warps / 4), Warpgroup());
-    returned_ = waiting_ = 0;
-    warp_ = &this->warps[random_.below(warps)];
-    kgen_here.thread = thread(*warp_);
+    for (int i = 0; i < blocks_ && !error[0]; i++) {
+      if (shared[i].begin() && shared[i].size() == launch_->shared) continue;
+      shared[i].release();
+      if (!shared[i].allocate(launch_->shared, 1024)) snprintf(error, sizeof error, "no memory for %u bytes of shared memory", launch_->shared);
+    }
+    return !error[0];
+  }
+
+  bool run_cluster() {
+    start_cluster();
     running = 1;
     switch_context(main_, lane().context);
     running = 0;
     doing = nullptr;
     if (error[0]) return false;
     if (const char* unfinished = left_over()) {
-      snprintf(error, sizeof error, "the block ends with %s; block (%d,%d)", unfinished, kgen_here.block_x, kgen_here.block_y);
+      snprintf(error, sizeof error, "the block ends with %s; block (%d,%d)", unfinished, block_x(left_rank_), kgen_here.block_y);
       return false;
     }
-    if (long at = shared.damage()) {
-      char where[128];
-      shared.describe(shared.address() + (at < 0 ? at : static_cast<long>(shared.size()) + at - 1), "shared memory", where, sizeof where);
-      snprintf(error, sizeof error, "out-of-bounds write, %s; block (%d,%d)", where, kgen_here.block_x, kgen_here.block_y);
-      return false;
+    for (int i = 0; i < blocks_; i++) {
+      const Guarded& memory = shared[i];
+      if (long at = shared[i].damage()) {
+        char where[128];
+        memory.describe(memory.address() + (at < 0 ? at : static_cast<long>(memory.size()) + at - 1), "shared memory", where, sizeof where);
+        snprintf(error, sizeof error, "out-of-bounds write, %s; block (%d,%d)", where, block_x(i), kgen_here.block_y);
+        return false;
+      }
     }
     return true;
   }
+  // All state is that of blocks which have not begun; the first warp is drawn.
+  void start_cluster() {
+    const int all = blocks_ * stride_;
+    counters.blocks += static_cast<uint64_t>(blocks_);
+    for (int i = 0; i < blocks_; i++) {
+      memset(shared[i].begin(), poison, shared[i].size());
+      blocks[i] = Block();
+    }
+    shadow.reset(shared[0].size(), blocks_, stride_);
+    interleave_ = random_.below(4) == 0;
+    early = random_.below(4) == 0;
+    lanes.resize(static_cast<size_t>(all));
+    for (Lane& lane : lanes) {
+      lane.copies.clear();
+      lane.committed = 0;
+    }
+    warps.assign(static_cast<size_t>(all / warp_size), Warp());
+    for (int i = 0; i < blocks_; i++) start_warps(i);
+    barriers.reset(shared[0].size(), blocks_);
+    tensor_copies.clear();
+    warpgroups.assign(warps.size() / 4, Warpgroup());
+    waiting_for_cluster = 0;
+    ahead_ = -1;
+    int first = 0;
+    if (blocks_ > 1) {
+      for (int i = 0; i < blocks_; i++) heard[i] = Clock();
+      ahead_ = random_.below(2 * blocks_);
+      first = first_warp(random_.below(blocks_));
+    }
+    warp_ = &warps[first + random_.below(launch_->threads / warp_size)];
+    kgen_here.thread = thread(*warp_);
+    enter_block();
+  }
+  void start_warps(int rank) {
+    const int first = rank * stride_;
+    for (int t = first; t < first + launch_->threads; t++) prepare(lanes[t].context, stacks_.top(t), stacks_.usable(t), start_thread);
+    for (int i = first_warp(rank); i < end_warp(rank); i++) {
+      Warp& w = warps[i];
+      std::iota(w.order, w.order + warp_size, 0);
+      random_.shuffle(w.order, warp_size);
+      w.registers = registers_at_launch(launch_->threads * launch_->min_blocks);
+    }
+    for (int i = end_warp(rank); i < (first + stride_) / warp_size; i++) {  // numbers of no warp
+      warps[i].returned = warp_size;
+      warps[i].stuck = warps[i].returned_lanes = ~0u;
+    }
+  }
+  // What the running thread sees is now its own block's.
+  void enter_block() {
+    const int rank = rank_of(kgen_here.thread);
+    kgen_here.rank = rank;
+    kgen_here.first_thread = rank * stride_;
+    kgen_here.block_x = block_x(rank);
+    kgen_here.shared = shared[rank].begin();
+  }
+  // The block's last thread has returned: what the other block's threads did in its shared
+  // memory must have happened before, whatever their order was this time.
+  void check_reached(int rank);
 
   int thread(const Warp& w) const { return static_cast<int>(&w - warps.data()) * warp_size + w.lane(); }
   // Runs warp w from its position on; from is the lane that stops.
   void resume(Lane& from, Warp& w) {
     warp_ = &w;
     kgen_here.thread = thread(w);
+    if (blocks_ > 1) enter_block();
     Lane& to = lane();
     if (&from != &to) switch_context(from.context, to.context);
   }
@@ -365,20 +502,18 @@ class Machine {
     Lane& from = lane();
     int able[Stacks::count / warp_size], n = 0;
     for (;;) {
+      open_barriers();
       for (int i = 0; i < static_cast<int>(warps.size()); i++) {
         if (can_run(i)) able[n++] = i;
       }
       if (n) break;
-      if (returned_ == launch_->threads) {
+      if (all_returned() == blocks_ * launch_->threads) {
         switch_context(from.context, main_);
         __builtin_unreachable();
       }
-      if (waiting_ && waiting_ + returned_ == launch_->threads) {
-        open_barrier();
-      } else if (!land_one()) {
-        deadlock();
-      }
+      if (!land_one()) deadlock();
     }
+    if (ahead_ >= 0 && ahead_ < blocks_) n = prefer(ahead_, able, n);
     Warp& w = warps[able[random_.below(n)]];
     if (!w.runs()) w.next_lane();
     resume(from, w);
@@ -388,17 +523,42 @@ class Machine {
     if (w.pause != Pause::none) return pause_ends(warp);
     return w.stuck != ~0u;
   }
-  // All threads that have not returned are at the barrier: lets them go on.
-  void open_barrier() {
-    counters.barriers++;
-    waiting_ = 0;
+  // Keeps of the warps that can run those of one block, if there is any.
+  int prefer(int rank, int* able, int n) const {
+    int kept = 0;
+    for (int i = 0; i < n; i++) {
+      if (rank_of(able[i] * warp_size) == rank) std::swap(able[kept++], able[i]);
+    }
+    return kept ? kept : n;
+  }
+  int all_returned() const {
+    int n = 0;
+    for (int i = 0; i < blocks_; i++) n += blocks[i].returned;
+    return n;
+  }
+  // Lets threads go on where all that have not returned are at their barrier.
+  void open_barriers() {
+    for (int i = 0; i < blocks_; i++) {
+      Block& b = blocks[i];
+      if (!b.waiting || b.waiting + b.returned != launch_->threads) continue;
+      counters.barriers++;
+      b.waiting = 0;
+      open_barrier(first_warp(i), end_warp(i));
+    }
+    if (waiting_for_cluster && waiting_for_cluster + all_returned() == blocks_ * launch_->threads) {
+      waiting_for_cluster = 0;
+      open_barrier(0, static_cast<int>(warps.size()));
+    }
+  }
+  void open_barrier(int first, int end) {
     Clock all;
-    for (int i = 0; i < static_cast<int>(warps.size()); i++) release(all, i, ~0u);
-    for (Warp& w : warps) {
+    for (int i = first; i < end; i++) release(all, i, ~0u);
+    for (int i = first; i < end; i++) {
+      Warp& w = warps[i];
       if (w.returned == warp_size) continue;
       w.clock = all;
       w.syncs++;
-      w.at_barrier = 0;
+      w.at_barrier = w.at_cluster_barrier = 0;
       w.stuck = w.returned_lanes;
       random_.shuffle(w.order, warp_size);
       w.position = 0;
@@ -417,10 +577,12 @@ class Machine {
   Warp* warp_ = nullptr;
   Random random_;
   bool interleave_ = false;  // warps take turns between barriers; else one runs as far as it can
-  int returned_ = 0;         // threads
-  int waiting_ = 0;          // threads at the barrier
-  int barrier_line_ = 0;
+  int blocks_ = 1;           // of a cluster
+  int stride_ = 0;           // from a thread of one block to the same of the next
+  int first_block_x_ = 0;    // of the cluster
+  int ahead_ = -1;           // the block whose warps run first, where that is a rank
   char left_[256];
+  int left_rank_ = 0;
 };
 
 inline Machine machine;  // one a process: signal handlers and the kernels' calls have no other way to it
@@ -434,7 +596,8 @@ inline void Machine::start_thread() {
   }
   w.returned++;
   w.returned_lanes |= 1u << w.lane();
-  machine.returned_++;
+  machine.blocks[machine.rank()].returned++;
+  if (machine.cluster() > 1 && machine.ended(machine.rank())) machine.check_reached(machine.rank());
   machine.stop_lane();
   __builtin_unreachable();
 }
@@ -444,4 +607,5 @@ inline void Machine::start_thread() {
 extern "C" {
 KgenHere kgen_here;
 void kgen_sync_threads(int line) { kgen_emulator::machine.sync_threads(line); }
+void kgen_cluster_sync(int line) { kgen_emulator::machine.cluster_sync(line); }
 }

@@ -9,7 +9,8 @@ namespace kgen_emulator {
 
 // Who has a time of its own: a warp counts the instructions of the whole warp
 // that it has passed, a warpgroup its groups of products, an mbarrier its phases.
-constexpr int max_warps = 32, max_warpgroups = 8, max_barriers = 88;
+constexpr int max_warps = 32, max_warpgroups = 8, max_barriers = 112;  // of a cluster's blocks together
+constexpr int most_blocks = 2;                                         // of a cluster
 constexpr int warpgroup_clock = max_warps, barrier_clock = warpgroup_clock + max_warpgroups;
 constexpr int clocks = barrier_clock + max_barriers;
 
@@ -52,7 +53,7 @@ struct Moment {
   }
 };
 
-// What an access collides with: a printf format for the other thread.
+// What an access collides with: a printf format for the other thread's name.
 struct Conflict {
   const char* text = nullptr;  // null: none
   int other = -1;
@@ -60,15 +61,23 @@ struct Conflict {
 
 class Shadow {
  public:
-  void reset(size_t bytes, int warps) {
-    warps_ = warps;
-    readers_ = warps + warps / 4;
-    cells_.assign(bytes / 16, Cell());
+  static uint32_t cells(size_t bytes) { return static_cast<uint32_t>((bytes + 15) / 16); }  // of a block
+  // bytes: of each block; threads: from one block's first to the next's.
+  void reset(size_t bytes, int blocks, int threads) {
+    warps_ = blocks * threads / 32;
+    readers_ = warps_ + warps_ / 4;
+    threads_ = threads;
+    block_cells_ = cells(bytes);
+    cells_.assign(block_cells_ * static_cast<size_t>(blocks), Cell());
+    others_.resize(blocks > 1 ? cells_.size() : 0);
     reads_.resize(cells_.size() * static_cast<size_t>(readers_));  // what counts is in Cell::readers
-    fences_.assign(static_cast<size_t>(warps) * 32, 0);
+    for (auto& f : fences_) f.assign(static_cast<size_t>(blocks * threads), 0);
   }
-  // The thread orders its writes before later accesses of the asynchronous proxy.
-  void fence(int thread) { fences_[static_cast<size_t>(thread)]++; }
+  // The thread orders its writes before later accesses of the asynchronous proxy: those to
+  // its own block's memory, or to that of either.
+  void fence(int thread, bool either) {
+    for (int far = 0; far <= either; far++) fences_[far][static_cast<size_t>(thread)]++;
+  }
 
   // A copy of cp.async from `now` on may write the cell at any time, until landed.
   Conflict copy(uint32_t cell, const Moment& now) {
@@ -82,18 +91,33 @@ class Shadow {
   void landed(uint32_t cell, const Moment& now) {
     Cell& x = cells_[cell];
     if (x.copies) x.copies--;
-    wrote(x, now.warp(), now.syncs, now.thread);
+    wrote(cell, now.warp(), now.syncs, now.thread);
   }
   Conflict write(uint32_t cell, const Moment& now) {
     Conflict c = before_write(cell, now);
-    if (!c.text) wrote(cells_[cell], now.warp(), now.syncs, now.thread);
+    if (!c.text) wrote(cell, now.warp(), now.syncs, now.thread);
     return c;
+  }
+  // A write of one half (1: the first 8 bytes, 2: the others), which another thread's write
+  // of the other half does not collide with. Only where there are two blocks.
+  Conflict write_half(uint32_t cell, const Moment& now, uint8_t half) {
+    const Write before = cells_[cell].last;
+    if (before.half == 0 || before.half == half) {  // else that write is not of this half, but the other is
+      if (Conflict c = collision(before, now); c.text) return c;
+    } else if (Conflict c = collision(others_[cell], now); c.text) {
+      return c;
+    }
+    if (Conflict c = collision_with_readers(cell, now); c.text) return c;
+    if (before.half != half) others_[cell] = before;
+    wrote(cell, now.warp(), now.syncs, now.thread);
+    cells_[cell].last.half = half;
+    return {};
   }
   // A tensor copy that the barrier's phase `phase` waits for, from `now` on.
   Conflict tensor_write(uint32_t cell, const Moment& now, int barrier, uint32_t phase) {
     Conflict c = before_write(cell, now);
-    if (!c.text) c = unfenced(cells_[cell]);
-    if (!c.text) wrote(cells_[cell], barrier_clock + barrier, phase, now.thread);
+    if (!c.text) c = unfenced(cell);
+    if (!c.text) wrote(cell, barrier_clock + barrier, phase, now.thread);
     return c;
   }
   Conflict read(uint32_t cell, const Moment& now) {
@@ -104,26 +128,32 @@ class Shadow {
   // A product of the warpgroup's group `group`, from `now` on.
   Conflict product_read(uint32_t cell, const Moment& now, uint32_t group) {
     Conflict c = before_read(cell, now);
-    if (!c.text) c = unfenced(cells_[cell]);
+    if (!c.text) c = unfenced(cell);
     if (!c.text) mark(cell, warps_ + now.warp() / 4, group, now.thread);
     return c;
   }
 
  private:
-  static constexpr const char* in_flight = "while thread %d has not waited for its copy to it";
-  static constexpr const char* after_write = "after thread %d wrote it, with no barrier between";
-  static constexpr const char* after_read = "after thread %d read it, with no barrier between";
-  static constexpr const char* after_tensor = "that a tensor copy of thread %d writes, without having waited for that copy's phase of its barrier";
+  static constexpr const char* in_flight = "while %s has not waited for its copy to it";
+  static constexpr const char* after_write = "after %s wrote it, with no barrier between";
+  static constexpr const char* after_read = "after %s read it, with no barrier between";
+  static constexpr const char* after_tensor = "that a tensor copy of %s writes, without having waited for that copy's phase of its barrier";
   static constexpr const char* after_product =
-      "that a wgmma of thread %d's warpgroup reads, with no wgmma_wait by the warpgroup and barrier between";
-  static constexpr const char* no_fence = "after thread %d wrote it with no fence_async_shared afterwards";
+      "that a wgmma of the warpgroup of %s reads, with no wgmma_wait by the warpgroup and barrier between";
+  static constexpr const char* no_fence = "after %s wrote it with no fence_async_shared afterwards";
+  static constexpr const char* no_far_fence = "after %s, of the other block, wrote it with no fence_async_cluster afterwards";
+  struct Write {
+    int16_t writer = -1;  // thread
+    uint16_t fences = 0;  // of the writer, when it wrote
+    uint32_t time = 0;    // of clock
+    uint8_t clock = 0;    // the writer's
+    uint8_t half = 0;     // 1 or 2: it wrote one half only, and the other's last write is in others_
+  };
   struct Cell {
-    int16_t writer = -1, copier = -1;  // threads
-    uint8_t clock = 0;                 // the writer's
+    Write last;
+    int16_t copier = -1;  // thread
     uint16_t copies = 0;
-    uint16_t fences = 0;   // of the writer, when it wrote
-    uint32_t time = 0;     // of clock
-    uint64_t readers = 0;  // since then: warps, then warpgroups
+    uint64_t readers = 0;  // since the last write: warps, then warpgroups
   };
   struct Read {
     uint32_t time;
@@ -133,13 +163,18 @@ class Shadow {
   Conflict before_read(uint32_t cell, const Moment& now) const {
     const Cell& x = cells_[cell];
     if (x.copies) return {in_flight, x.copier};
-    if (x.writer >= 0 && !now.follows(x.clock, x.time, x.writer)) {
-      return {x.clock < max_warps ? after_write : after_tensor, x.writer};
-    }
-    return {};
+    if (Conflict c = collision(x.last, now); c.text) return c;
+    return x.last.half ? collision(others_[cell], now) : Conflict();
+  }
+  static Conflict collision(const Write& x, const Moment& now) {
+    if (x.writer < 0 || now.follows(x.clock, x.time, x.writer)) return {};
+    return {x.clock < max_warps ? after_write : after_tensor, x.writer};
   }
   Conflict before_write(uint32_t cell, const Moment& now) const {
     if (Conflict c = before_read(cell, now); c.text) return c;
+    return collision_with_readers(cell, now);
+  }
+  Conflict collision_with_readers(uint32_t cell, const Moment& now) const {
     for (uint64_t left = cells_[cell].readers; left; left &= left - 1) {
       const int i = __builtin_ctzll(left);
       const Read& r = reads_[static_cast<size_t>(cell) * static_cast<size_t>(readers_) + static_cast<size_t>(i)];
@@ -150,15 +185,25 @@ class Shadow {
     }
     return {};
   }
-  Conflict unfenced(const Cell& x) const {
-    if (x.writer < 0 || x.clock >= max_warps || fences_[static_cast<size_t>(x.writer)] != x.fences) return {};
-    return {no_fence, x.writer};
+  Conflict unfenced(uint32_t cell) const {
+    const Write& x = cells_[cell].last;
+    if (Conflict c = unfenced(cell, x); c.text) return c;
+    return x.half ? unfenced(cell, others_[cell]) : Conflict();
   }
-  void wrote(Cell& x, int clock, uint32_t time, int thread) {
-    x.writer = static_cast<int16_t>(thread);
-    x.clock = static_cast<uint8_t>(clock);
-    x.time = time;
-    x.fences = fences_[static_cast<size_t>(thread)];
+  Conflict unfenced(uint32_t cell, const Write& x) const {
+    if (x.writer < 0 || x.clock >= max_warps || fences(cell, x.writer) != x.fences) return {};
+    return {far(cell, x.writer) ? no_far_fence : no_fence, x.writer};
+  }
+  // Is the cell in another block's memory than the thread's own?
+  bool far(uint32_t cell, int thread) const { return cell / block_cells_ != static_cast<uint32_t>(thread / threads_); }
+  uint16_t fences(uint32_t cell, int thread) const { return fences_[!others_.empty() && far(cell, thread)][static_cast<size_t>(thread)]; }
+  void wrote(uint32_t cell, int clock, uint32_t time, int thread) {
+    Cell& x = cells_[cell];
+    x.last.writer = static_cast<int16_t>(thread);
+    x.last.fences = fences(cell, thread);
+    x.last.time = time;
+    x.last.clock = static_cast<uint8_t>(clock);
+    x.last.half = 0;
     x.readers = 0;
   }
   void mark(uint32_t cell, int reader, uint32_t time, int thread) {
@@ -166,10 +211,12 @@ class Shadow {
     reads_[static_cast<size_t>(cell) * static_cast<size_t>(readers_) + static_cast<size_t>(reader)] = {time, static_cast<int16_t>(thread)};
   }
 
-  int warps_ = 0, readers_ = 0;
-  std::vector<Cell> cells_;
+  int warps_ = 0, readers_ = 0, threads_ = 0;
+  uint32_t block_cells_ = 0;
+  std::vector<Cell> cells_;        // of one block, then of the other
+  std::vector<Write> others_;      // [cell], where there are two blocks
   std::vector<Read> reads_;        // [cell][reader]
-  std::vector<uint16_t> fences_;   // [thread]
+  std::vector<uint16_t> fences_[2];  // [thread]: behind writes to its own block, to the other
 };
 
 }  // namespace kgen_emulator

@@ -22,6 +22,15 @@ inline bool elect(int line = __builtin_LINE()) {
 inline int atomic_add(uint32_t* p, int x) { return static_cast<int>(__atomic_fetch_add(p, static_cast<uint32_t>(x), __ATOMIC_ACQ_REL)); }
 inline void prefetch(const void* p) { (void)*static_cast<const volatile char*>(p); }
 
+// ---- clusters ----
+inline int cluster_rank() { return kgen_here.rank; }
+inline uint32_t shared_of(uint32_t address, int rank, int line = __builtin_LINE()) { return kgen_shared_of(address, rank, line); }
+inline void cluster_sync(int line = __builtin_LINE()) { kgen_cluster_sync(line); }
+inline void barrier_arrive_at(uint32_t barrier, int line = __builtin_LINE()) { kgen_barrier_arrive_at(barrier, line); }
+inline void barrier_wait_cluster(uint32_t barrier, int parity, int line = __builtin_LINE()) { kgen_barrier_wait_cluster(barrier, parity, line); }
+inline void store_16_at(uint32_t address, uint4 x, int line = __builtin_LINE()) { memcpy(kgen_store_at(address, 16, line), &x, 16); }
+inline void store_8_at(uint32_t address, int2 x, int line = __builtin_LINE()) { memcpy(kgen_store_at(address, 8, line), &x, 8); }
+
 // ---- bulk tensor copies ----
 inline void tensor_map_prefetch(const void* map, int line = __builtin_LINE()) { kgen_tensor_map_prefetch(map, line); }
 inline uint64_t evict_unchanged() { return 0; }
@@ -29,7 +38,11 @@ inline uint64_t evict_first() { return 0; }
 inline void tensor_copy(uint32_t dst, const void* map, uint32_t barrier, uint64_t, int x, int y, int z, int w, int v, int line = __builtin_LINE()) {
   kgen_tensor_copy(dst, map, barrier, x, y, z, w, v, line);
 }
+inline void tensor_copy_to_both(uint32_t dst, const void* map, uint32_t barrier, uint64_t, int x, int y, int z, int w, int v, int line = __builtin_LINE()) {
+  kgen_tensor_copy_to_both(dst, map, barrier, x, y, z, w, v, line);
+}
 inline void fence_async_shared() { kgen_fence_async_shared(); }
+inline void fence_async_cluster() { kgen_fence_async_cluster(); }
 
 // ---- registers of a warpgroup ----
 template <int Count>
@@ -40,11 +53,17 @@ inline void registers_give(int line = __builtin_LINE()) { kgen_set_registers(Cou
 inline void stmatrix_x4(uint32_t address, const uint32_t (&r)[4], int line = __builtin_LINE()) { kgen_stmatrix_x4(address, r, line); }
 
 // ---- matrix products of a warpgroup ----
-inline uint64_t matrix_descriptor(uint32_t address, int leading, int stride) {
+// A descriptor has no room for the rank in an address of the cluster.
+inline void own_address(uint32_t address, const char* function, int line) {
+  if (address >> 24) kgen_refuse_of_cluster(address, function, line);
+}
+inline uint64_t matrix_descriptor(uint32_t address, int leading, int stride, int line = __builtin_LINE()) {
+  own_address(address, "matrix_descriptor", line);
   const uint64_t swizzle_128 = 1ul << 62;
   return swizzle_128 | static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | ((address & 0x3ffff) >> 4);
 }
-inline uint64_t plain_matrix_descriptor(uint32_t address, int leading, int stride) {
+inline uint64_t plain_matrix_descriptor(uint32_t address, int leading, int stride, int line = __builtin_LINE()) {
+  own_address(address, "plain_matrix_descriptor", line);
   return static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | ((address & 0x3ffff) >> 4);
 }
 inline uint64_t descriptor_behind(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }

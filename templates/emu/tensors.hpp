@@ -36,10 +36,12 @@ constexpr int tensor_row = 128;  // bytes of a box's row, 64 elements
 struct TensorCopy {
   TensorMap map;
   int at[tensor_rank];
-  uint32_t dst;
+  uint32_t dst;    // offset in the shared memory of block `rank`
+  int rank;
   int barrier;     // index
   uint32_t phase;  // of the barrier, that waits for it
   int thread, line;
+  const char* function;
 };
 
 }  // namespace kgen_emulator

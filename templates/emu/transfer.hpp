@@ -20,9 +20,9 @@ inline TensorMap read_map(const void* map, const char* function, int line) {
 inline void land(const TensorCopy& c) {
   const int lander = kgen_here.thread;
   kgen_here.thread = c.thread;  // whom a message names
-  machine.doing = "tensor_copy";
+  machine.doing = c.function;
   machine.doing_line = c.line;
-  unsigned char* shared = machine.shared.begin();
+  unsigned char* shared = machine.shared[c.rank].begin();
   for (int r = 0; r < c.map.rows(); r++) {
     const uint32_t row = c.dst + static_cast<uint32_t>(r) * tensor_row;
     alignas(16) unsigned char line[tensor_row] = {};
@@ -38,21 +38,50 @@ inline void land(const TensorCopy& c) {
       memcpy(line + (begin - x) * 2, reinterpret_cast<const void*>(c.map.base + static_cast<uint64_t>(begin * 2 + from)), static_cast<size_t>(end - begin) * 2);
     }
     for (uint32_t chunk = 0; chunk < tensor_row / 16; chunk++) {
-      memcpy(shared + (row - shared_base) + (chunk ^ (row >> 7 & 7)) * 16, line + chunk * 16, 16);
+      memcpy(shared + row + (chunk ^ (row >> 7 & 7)) * 16, line + chunk * 16, 16);
     }
   }
   machine.doing = nullptr;
   const int bytes = c.map.rows() * tensor_row;
   machine.counters.tensor_copy_bytes += static_cast<uint64_t>(bytes);
   Barrier& b = machine.barriers[c.barrier];
+  const Machine::Name where = machine.of_block(b.rank);
   if (b.phase != c.phase) {
-    machine.fail("tensor_copy (line %d): phase %u of the barrier at byte %u (initialised on line %d), on which the copy was to complete, ended without it: it expected too few bytes",
-                 c.line, c.phase, b.address - shared_base, b.line);
+    machine.fail("%s (line %d): phase %u of the barrier at byte %u%s (initialised on line %d), on which the copy was to complete, ended without it: it expected too few bytes",
+                 c.function, c.line, c.phase, b.offset, where.text, b.line);
   }
   b.bytes -= bytes;
-  if (b.bytes < -most_bytes) machine.fail("tensor_copy (line %d): more bytes than the barrier at byte %u can count", c.line, b.address - shared_base);
-  end_phase(b);
+  if (b.bytes < -most_bytes) machine.fail("%s (line %d): more bytes than the barrier at byte %u%s can count", c.function, c.line, b.offset, where.text);
+  end_phase(c.barrier);
   kgen_here.thread = lander;
+}
+
+// Begins a copy to the shared memory of one block: dst is an offset there.
+inline void start_copy(const TensorCopy& c) {
+  Barrier& b = machine.barriers[c.barrier];
+  const uint32_t bytes = static_cast<uint32_t>(c.map.rows()) * tensor_row;
+  for (uint32_t at = c.dst; at < c.dst + bytes; at += 16) {
+    const Conflict found = machine.shadow.tensor_write(machine.cell(c.rank, at), machine.now(), c.barrier, b.phase);
+    machine.check(found, c.function, c.line, "writes", c.rank, at);
+  }
+  memset(machine.shared[c.rank].begin() + c.dst, poison, bytes);
+  b.copied = b.phase + 1;
+  b.copy_line = c.line;
+  if (machine.early && machine.random().below(2)) return land(c);
+  machine.busy = 1;
+  machine.tensor_copies.push_back(c);
+  machine.busy = 0;
+}
+
+// The barrier at this own address, in block `rank`, on which a copy may complete: its index.
+inline int barrier_of_copy(int rank, uint32_t address, const char* function, int line) {
+  const int i = barrier_at({rank, address - shared_base}, function, line);
+  const Barrier& b = machine.barriers[i];
+  if (!b.fenced) {
+    machine.fail("%s (line %d): %s initialised the barrier at byte %u (line %d) with no barrier_init_fence afterwards", function, line,
+                 machine.name_thread(b.thread).text, b.offset, b.line);
+  }
+  return i;
 }
 
 inline bool Machine::land_one() {
@@ -72,27 +101,30 @@ void kgen_tensor_map_prefetch(const void* map, int line) { kgen_emulator::read_m
 
 void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int v, int line) {
   using namespace kgen_emulator;
-  const int i = barrier_at(barrier, "tensor_copy", line);
-  Barrier& b = machine.barriers[i];
-  if (!b.fenced) {
-    machine.fail("tensor_copy (line %d): thread %d initialised the barrier at byte %u (line %d) with no barrier_init_fence afterwards", line, b.thread,
-                 barrier - shared_base, b.line);
-  }
-  TensorCopy c{read_map(map, "tensor_copy", line), {x, y, z, w, v}, dst, i, b.phase, kgen_here.thread, line};
-  const uint32_t bytes = static_cast<uint32_t>(c.map.rows()) * tensor_row;
-  unsigned char* p = machine.shared_at(dst, "tensor_copy", line, bytes, 128);
-  for (uint32_t at = 0; at < bytes; at += 16) {
-    machine.check(machine.shadow.tensor_write((dst - shared_base + at) / 16, machine.now(), i, b.phase), "tensor_copy", line, "writes", p + at);
-  }
-  memset(p, poison, bytes);
-  b.copied = b.phase + 1;
-  b.copy_line = line;
-  if (machine.early && machine.random().below(2)) return land(c);
-  machine.busy = 1;
-  machine.tensor_copies.push_back(c);
-  machine.busy = 0;
+  const int rank = machine.rank();
+  machine.shared_at(barrier, "tensor_copy", line, 8, 8);
+  const int i = barrier_of_copy(rank, barrier, "tensor_copy", line);
+  const TensorMap m = read_map(map, "tensor_copy", line);
+  machine.shared_at(dst, "tensor_copy", line, static_cast<uint32_t>(m.rows()) * tensor_row, 128);
+  start_copy({m, {x, y, z, w, v}, dst - shared_base, rank, i, machine.barriers[i].phase, kgen_here.thread, line, "tensor_copy"});
 }
 
-void kgen_fence_async_shared() { kgen_emulator::machine.shadow.fence(kgen_here.thread); }
+// Two copies, which land each in its time.
+void kgen_tensor_copy_to_both(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int v, int line) {
+  using namespace kgen_emulator;
+  const char* const function = "tensor_copy_to_both";
+  if (machine.cluster() == 1) machine.fail("%s (line %d): the block is in no cluster of two", function, line);
+  machine.shared_at(barrier, function, line, 8, 8);
+  const TensorMap m = read_map(map, function, line);
+  machine.shared_at(dst, function, line, static_cast<uint32_t>(m.rows()) * tensor_row, 128);
+  for (int rank = 0; rank < machine.cluster(); rank++) {
+    machine.must_run(rank, function, line);
+    const int i = barrier_of_copy(rank, barrier, function, line);
+    start_copy({m, {x, y, z, w, v}, dst - shared_base, rank, i, machine.barriers[i].phase, kgen_here.thread, line, function});
+  }
+}
+
+void kgen_fence_async_shared() { kgen_emulator::machine.shadow.fence(kgen_here.thread, false); }
+void kgen_fence_async_cluster() { kgen_emulator::machine.shadow.fence(kgen_here.thread, true); }
 
 }  // extern "C"

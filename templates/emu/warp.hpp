@@ -74,7 +74,7 @@ inline void ldmatrix(Op op, uint32_t* r, uint32_t address, int line) {
     kgen_here.thread = (performer & ~31) + lane;  // whom a message names
     const uint32_t at = lanes[lane].operands.address;
     const unsigned char* p = machine.shared_at(at, name(op), line);
-    machine.check(machine.shadow.read((at - shared_base) / 16, machine.now()), name(op), line, "reads", p);
+    machine.check(machine.shadow.read(machine.cell(at), machine.now()), name(op), line, "reads", p);
     memcpy(rows[lane / 8][lane % 8], p, 16);
   }
   kgen_here.thread = performer;
@@ -102,7 +102,7 @@ inline void stmatrix(uint32_t address, const uint32_t* r, int line) {
     kgen_here.thread = (performer & ~31) + lane;  // whom a message names, and who has written
     const uint32_t at = lanes[lane].operands.address;
     unsigned char* p = machine.shared_at(at, name(Op::stmatrix_x4), line);
-    machine.check(machine.shadow.write((at - shared_base) / 16, machine.now()), name(Op::stmatrix_x4), line, "writes", p);
+    machine.check(machine.shadow.write(machine.cell(at), machine.now()), name(Op::stmatrix_x4), line, "writes", p);
     for (int t = 0; t < 4; t++) memcpy(p + 4 * t, &lanes[lane % 8 * 4 + t].operands.a[lane / 8], 4);
     machine.counters.shared_store_bytes += 16;
   }

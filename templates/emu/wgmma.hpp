@@ -42,7 +42,7 @@ inline bool a_is_shared(const KgenWgmma& p) { return p.a == nullptr; }
 inline void check_operands(const KgenWgmma& p, uint32_t group, int line) {
   const auto check = [&](uint32_t address, uint32_t, uint32_t) {
     const unsigned char* at = machine.shared_at(address, "Wgmma", line);
-    machine.check(machine.shadow.product_read((address - shared_base) / 16, machine.now(), group), "Wgmma", line, "reads", at);
+    machine.check(machine.shadow.product_read(machine.cell(address), machine.now(), group), "Wgmma", line, "reads", at);
   };
   if (a_is_shared(p)) {
     const uint32_t first = static_cast<uint32_t>(machine.warp_index() % 4 * product_rows);
@@ -63,7 +63,7 @@ inline void perform(const Product& p) {
   alignas(64) float a[4 * product_rows * product_depth], b[product_depth * most_columns];
   const KgenWgmma& q = p.as_issued;
   const int n = q.columns;
-  const unsigned char* shared = machine.shared.begin();
+  const unsigned char* shared = machine.own().begin();
   uint16_t bits[8];
   const Matrix mb = decode(q.b_descriptor, "b", p.line);
   if (a_is_shared(q)) {
@@ -160,9 +160,9 @@ inline void give_back(Warpgroup& g, Warpgroup::Member& member, int line) {
 }
 
 inline Warpgroup& warpgroup(Op op, int line) {
-  const size_t i = static_cast<size_t>(machine.warp_index() / 4);
-  if (i >= machine.warpgroups.size()) machine.fail("%s (line %d): warp %d is in no warpgroup of four whole warps", name(op), line, machine.warp_index());
-  return machine.warpgroups[i];
+  const int i = machine.warpgroup_of(machine.warp_index());
+  if (i < 0) machine.fail("%s (line %d): warp %d is in no warpgroup of four whole warps", name(op), line, machine.warp_in_block(machine.warp_index()));
+  return machine.warpgroups[static_cast<size_t>(i)];
 }
 
 }  // namespace kgen_emulator
