@@ -1,0 +1,184 @@
+package emulate_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/kgen-project/kgen/gen/emulate"
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cuda"
+)
+
+// launchClusters runs testdata/cluster.cu on fresh buffers; without an error its output must
+// be right.
+func launchClusters(t testing.TB, d *emulate.Device, k cuda.Kernel, clusters int, which int32) error {
+	t.Helper()
+	const tiles, n = 5, 64
+	random := rand.New(rand.NewPCG(9, 10))
+	q, keys := numbers(random, clusters*2*n*n), numbers(random, (tiles+clusters)*n*n)
+	out := upload(t, d, make([]float32, clusters*n*n))
+	params := raw(t, struct {
+		Q, K, Out    abi.DevicePtr
+		Which, Tiles int32
+	}{
+		upload(t, d, encode(bf16, q)),
+		uploadMap(t, d, cuda.TensorMap{
+			Base: upload(t, d, encode(bf16, keys)), Dims: [5]int64{n, n, 1, 1, int64(tiles + clusters)},
+			Strides: [4]int64{2 * n, 2 * n * n, 2 * n * n, 2 * n * n}, Box: [5]int{64, n / 2, 1, 1, 1},
+		}),
+		out, which, tiles,
+	})
+	launch := cuda.LaunchConfig{GridX: 2 * clusters, GridY: 1, GridZ: 1, Threads: 160, SharedBytes: 3*64*128 + 4096 + 4096 + 7*8}
+	if err := k.Launch(0, launch, params); err != nil {
+		return err
+	}
+	got := download[float32](t, d, out, clusters*n*n)
+	for at := range got {
+		c, i, j := at/(n*n), at/n%n, at%n
+		want := 0.0
+		for tile := range tiles {
+			for e := range n {
+				key := keys[((c+tile)*n+j)*n+e]
+				want += (q[(2*c*n+i)*n+e] + q[((2*c+1)*n+i)*n+e]) * key
+			}
+		}
+		if float64(got[at]) != want {
+			return fmt.Errorf("wrong output: (%d,%d) of cluster %d is %v, want %v", i, j, c, got[at], want)
+		}
+	}
+	return nil
+}
+
+func TestClusters(t *testing.T) {
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			d := open(t, emulate.Options{Seed: seed})
+			k := load(t, d, "cluster", "cluster")
+			d.TakeCounters()
+			for range 4 {
+				if err := launchClusters(t, d, k, 3, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			const launches, tiles, blocks = 4, 5, 6
+			c := d.TakeCounters()
+			if c.Blocks != launches*blocks || c.WGMMAs != launches*blocks*tiles*4 || c.TensorCopyBytes != launches*blocks*tiles*64*128 {
+				t.Errorf("got %+v", c)
+			}
+		})
+	}
+}
+
+// Each mistake must be found under every seed, and leave the device usable.
+func TestMistakesOfClusters(t *testing.T) {
+	const (
+		deadlock = "deadlock: no thread can go on"
+		begun    = "may not have begun: no cluster_sync before"
+		product  = "with no wgmma_wait by the warpgroup and barrier between"
+		tensor   = "without having waited for that copy's phase"
+		few      = "expected too few bytes"
+		wrote    = "wrote it, with no barrier between"
+		ended    = "whose shared memory this is in, has ended"
+		later    = "in its shared memory may come later: no thread here has waited for it"
+		foreign  = "is an address of the cluster, that shared_of made for rank"
+	)
+	for _, c := range []struct {
+		which int32
+		what  string
+		want  []string // one of them
+	}{
+		{0, "no mistake", nil},
+		{1, "sync_threads for cluster_sync", []string{begun}},
+		{2, "cluster_sync before barrier_init", []string{"with no cluster_sync between", "nobody initialised it"}},
+		{3, "only a block's own half expected", []string{few, deadlock, tensor, product}},
+		{4, "more than both halves expected", []string{"and 16 bytes"}},
+		{5, "a stage not given back to the other block", []string{product, tensor, few}},
+		{6, "a stage given back before its product was waited for", []string{product}},
+		{7, "barrier_wait for what the other block gives back", []string{product, tensor}},
+		{8, "no fence behind remote stores", []string{"of the other block, wrote it with no fence_async_cluster afterwards"}},
+		{9, "a fence for the own block behind remote stores", []string{"of the other block, wrote it with no fence_async_cluster afterwards"}},
+		{10, "barrier_wait for stores that a product reads", []string{wrote}},
+		{11, "barrier_wait for stores", []string{wrote}},
+		{12, "no cluster_sync at the end", []string{"the block ends, but barrier_arrive_at (line 29) of thread", ended}},
+		{13, "a thread that does not reach cluster_sync", []string{"wait at cluster_sync (line 159), to which 318 of the cluster's 320 threads have come"}},
+		{14, "an arrival at an address that is not the cluster's", []string{"is no address of the cluster: shared_of makes those"}},
+		{15, "a block's own arrival at an address of the cluster", []string{foreign}},
+		{16, "a copy to an address of the cluster", []string{foreign}},
+		{17, "a store past shared memory", []string{"are outside of shared memory of block ("}},
+		{18, "a rank that is not in the cluster", []string{"rank 2 is not one of the cluster's 2"}},
+		{19, "a crooked store", []string{"is not a multiple of 16"}},
+		{20, "one remote arrival too many", []string{"one arrival too many", product, tensor, few, deadlock}},
+		{21, "two threads' stores of 8 bytes in one place", []string{"race: store_8_at (line 75) writes byte"}},
+		{22, "a store over what the other block's product reads", []string{product, tensor}},
+		{23, "no wait for the other block's stores", []string{wrote, "read it, with no barrier between"}},
+		{24, "stores that nobody waits for before the end", []string{"wrong output"}}, // the cluster_sync at the end has them
+		{25, "a block that ends at once", []string{ended, later, "that was never waited for"}},
+		{26, "a product with what is in the other block", []string{foreign}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			d := open(t, emulate.Options{Seed: uint64(c.which), LaunchLimit: 5 * time.Second})
+			k := load(t, d, "cluster", "cluster")
+			for range 20 {
+				err := launchClusters(t, d, k, 2, c.which)
+				if len(c.want) == 0 {
+					if err != nil {
+						t.Fatal(err)
+					}
+					continue
+				}
+				if !containsOne(err, c.want) {
+					t.Fatalf("got error %v, want one of %q", err, c.want)
+				}
+			}
+			if err := launchClusters(t, d, k, 2, 0); err != nil {
+				t.Errorf("a good launch afterwards: %v", err)
+			}
+		})
+	}
+}
+
+// A cluster of one block, whose entry point says so by a constant; and launches that no
+// cluster of two can be of.
+func TestClusterOfOne(t *testing.T) {
+	d := open(t, emulate.Options{})
+	k := load(t, d, "cluster", "alone")
+	out := upload(t, d, make([]float32, 64))
+	launch := func(which int32) error {
+		params := raw(t, struct {
+			Out             abi.DevicePtr
+			Which, Reserved int32
+		}{out, which, 0})
+		return k.Launch(0, cuda.LaunchConfig{GridX: 3, GridY: 1, GridZ: 1, Threads: 64, SharedBytes: 1032}, params)
+	}
+	expect(t, "alone", launch(0), "")
+	for i, x := range download[float32](t, d, out, 64) {
+		if x != float32(i^37) {
+			t.Errorf("thread %d has %v, want %d", i, x, i^37)
+		}
+	}
+	expect(t, "a copy to both of one", launch(1), "the block is in no cluster of two")
+	two := load(t, d, "cluster", "cluster")
+	for _, c := range []struct {
+		blocks, threads int
+		want            string
+	}{
+		{3, 160, "a grid of 3 blocks in x is not whole clusters of 2"},
+		{2, 544, "blocks of 544 threads: the emulator has blocks of up to 512 in clusters"},
+	} {
+		config := cuda.LaunchConfig{GridX: c.blocks, GridY: 1, GridZ: 1, Threads: c.threads, SharedBytes: 40000}
+		expect(t, fmt.Sprintf("%d blocks of %d threads", c.blocks, c.threads), two.Launch(0, config, make([]byte, 32)), c.want)
+	}
+	m, err := d.Load(cuda.Image{Name: "wide", Source: []byte(`extern "C" __global__ void __cluster_dims__(1, 2, 1) __launch_bounds__(32) wide(const int x) {}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wide, err := m.Kernel("wide")
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "a cluster along y", wide.Launch(0, one(32, 0), make([]byte, 4)), "clusters of (1,1,1) and (2,1,1) blocks only")
+}
