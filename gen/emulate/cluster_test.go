@@ -30,8 +30,7 @@ func launchClusters(t testing.TB, d *emulate.Device, k cuda.Kernel, clusters int
 		}),
 		out, which, tiles,
 	})
-	launch := cuda.LaunchConfig{GridX: 2 * clusters, GridY: 1, GridZ: 1, Threads: 160, SharedBytes: 3*64*128 + 4096 + 4096 + 7*8}
-	if err := k.Launch(0, launch, params); err != nil {
+	if err := k.Launch(0, row(2*clusters, 160, 3*64*128+4096+4096+7*8), params); err != nil {
 		return err
 	}
 	got := download[float32](t, d, out, clusters*n*n)
@@ -152,7 +151,7 @@ func TestClusterOfOne(t *testing.T) {
 			Out             abi.DevicePtr
 			Which, Reserved int32
 		}{out, which, 0})
-		return k.Launch(0, cuda.LaunchConfig{GridX: 3, GridY: 1, GridZ: 1, Threads: 64, SharedBytes: 1032}, params)
+		return k.Launch(0, row(3, 64, 1032), params)
 	}
 	expect(t, "alone", launch(0), "")
 	for i, x := range download[float32](t, d, out, 64) {
@@ -169,8 +168,8 @@ func TestClusterOfOne(t *testing.T) {
 		{3, 160, "a grid of 3 blocks in x is not whole clusters of 2"},
 		{2, 544, "blocks of 544 threads: the emulator has blocks of up to 512 in clusters"},
 	} {
-		config := cuda.LaunchConfig{GridX: c.blocks, GridY: 1, GridZ: 1, Threads: c.threads, SharedBytes: 40000}
-		expect(t, fmt.Sprintf("%d blocks of %d threads", c.blocks, c.threads), two.Launch(0, config, make([]byte, 32)), c.want)
+		err := two.Launch(0, row(c.blocks, c.threads, 40000), make([]byte, 32))
+		expect(t, fmt.Sprintf("%d blocks of %d threads", c.blocks, c.threads), err, c.want)
 	}
 	m, err := d.Load(cuda.Image{Name: "wide", Source: []byte(`extern "C" __global__ void __cluster_dims__(1, 2, 1) __launch_bounds__(32) wide(const int x) {}`)})
 	if err != nil {

@@ -67,7 +67,24 @@ func image(t testing.TB, name string) cuda.Image {
 
 func load(t testing.TB, d cuda.Device, file, entry string) cuda.Kernel {
 	t.Helper()
-	m, err := d.Load(image(t, file))
+	return loadImage(t, d, image(t, file), entry)
+}
+
+// loadClustered is load for a file whose entry points do not say of which clusters they are:
+// they are of clusters of so many blocks.
+func loadClustered(t testing.TB, d cuda.Device, file, entry string, blocks int) cuda.Kernel {
+	t.Helper()
+	image := image(t, file)
+	if blocks > 1 {
+		dims := fmt.Appendf(nil, "__global__ void __cluster_dims__(%d, 1, 1) ", blocks)
+		image.Source = bytes.ReplaceAll(image.Source, []byte("__global__ void "), dims)
+	}
+	return loadImage(t, d, image, entry)
+}
+
+func loadImage(t testing.TB, d cuda.Device, image cuda.Image, entry string) cuda.Kernel {
+	t.Helper()
+	m, err := d.Load(image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,8 +131,11 @@ func raw(t testing.TB, data any) []byte {
 }
 
 // one is the launch of one block.
-func one(threads, shared int) cuda.LaunchConfig {
-	return cuda.LaunchConfig{GridX: 1, GridY: 1, GridZ: 1, Threads: threads, SharedBytes: shared}
+func one(threads, shared int) cuda.LaunchConfig { return row(1, threads, shared) }
+
+// row is the launch of so many blocks along x.
+func row(blocks, threads, shared int) cuda.LaunchConfig {
+	return cuda.LaunchConfig{GridX: blocks, GridY: 1, GridZ: 1, Threads: threads, SharedBytes: shared}
 }
 
 func TestMemory(t *testing.T) {
@@ -238,7 +258,7 @@ func TestCancelEndsTheProcess(t *testing.T) {
 	}
 	k := load(t, d, "mistakes", "mistakes")
 	failed := make(chan error)
-	go func() { failed <- mistake{which: 19}.launch(t, d, k) }()
+	go func() { failed <- mistake{which: 19}.launch(t, d, k, 1) }()
 	time.Sleep(50 * time.Millisecond)
 	cancel()
 	expect(t, "launch", <-failed, "context canceled")
@@ -318,7 +338,7 @@ func TestSameSeedSameResult(t *testing.T) {
 	var first string
 	for range 3 {
 		d := open(t, emulate.Options{Seed: 5})
-		err := mistake{which: 20}.launch(t, d, load(t, d, "mistakes", "mistakes"))
+		err := mistake{which: 20}.launch(t, d, load(t, d, "mistakes", "mistakes"), 1)
 		if err == nil {
 			t.Fatal("no error")
 		}

@@ -12,8 +12,8 @@ import (
 )
 
 // launchSM90 runs testdata/mistakes_sm90.cu on fresh buffers; without an error
-// its output must be right.
-func launchSM90(t testing.TB, d *emulate.Device, k cuda.Kernel, which int32) error {
+// its output must be right. All blocks do the same.
+func launchSM90(t testing.TB, d *emulate.Device, k cuda.Kernel, blocks int, which int32) error {
 	t.Helper()
 	const tiles, n = 5, 64
 	random := rand.New(rand.NewPCG(7, 8))
@@ -30,7 +30,7 @@ func launchSM90(t testing.TB, d *emulate.Device, k cuda.Kernel, which int32) err
 		}),
 		out, which, tiles,
 	})
-	if err := k.Launch(0, one(256, 3*64*128+5*8+8), params); err != nil {
+	if err := k.Launch(0, row(blocks, 256, 3*64*128+5*8+8), params); err != nil {
 		return err
 	}
 	got := download[float32](t, d, out, n*n)
@@ -108,21 +108,23 @@ func TestMistakesSM90(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
 			d := open(t, emulate.Options{Seed: uint64(c.which), LaunchLimit: 5 * time.Second})
-			k := load(t, d, "mistakes_sm90", "mistakes_sm90")
-			for range 20 {
-				err := launchSM90(t, d, k, c.which)
-				if len(c.want) == 0 {
-					if err != nil {
-						t.Fatal(err)
+			for _, blocks := range []int{1, 2} { // of a cluster
+				k := loadClustered(t, d, "mistakes_sm90", "mistakes_sm90", blocks)
+				for range 20 / blocks {
+					err := launchSM90(t, d, k, blocks, c.which)
+					if len(c.want) == 0 {
+						if err != nil {
+							t.Fatal(err)
+						}
+						continue
 					}
-					continue
+					if !containsOne(err, c.want) {
+						t.Fatalf("cluster of %d: got error %v, want one of %q", blocks, err, c.want)
+					}
 				}
-				if !containsOne(err, c.want) {
-					t.Fatalf("got error %v, want one of %q", err, c.want)
+				if err := launchSM90(t, d, k, blocks, 0); err != nil {
+					t.Errorf("a good launch afterwards: %v", err)
 				}
-			}
-			if err := launchSM90(t, d, k, 0); err != nil {
-				t.Errorf("a good launch afterwards: %v", err)
 			}
 		})
 	}

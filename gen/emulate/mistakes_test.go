@@ -14,8 +14,9 @@ import (
 // mistake is a launch of testdata/mistakes.cu.
 type mistake struct{ which int32 }
 
-// launch runs the kernel on fresh buffers; without an error its output must be right.
-func (m mistake) launch(t testing.TB, d cuda.Device, k cuda.Kernel) error {
+// launch runs the kernel on fresh buffers; without an error its output must be right. All
+// blocks do the same.
+func (m mistake) launch(t testing.TB, d cuda.Device, k cuda.Kernel, blocks int) error {
 	t.Helper()
 	in := make([]byte, 1024)
 	for i := range in {
@@ -26,7 +27,7 @@ func (m mistake) launch(t testing.TB, d cuda.Device, k cuda.Kernel) error {
 		In, Out     abi.DevicePtr
 		Which, Zero int32
 	}{src, dst, m.which, 0})
-	if err := k.Launch(0, one(64, 1024), params); err != nil {
+	if err := k.Launch(0, row(blocks, 64, 1024), params); err != nil {
 		return err
 	}
 	if got := download[byte](t, d, dst, 1024); !bytes.Equal(got, in) {
@@ -75,25 +76,27 @@ func TestMistakes(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
 			d := open(t, emulate.Options{Seed: uint64(c.which), LaunchLimit: 100 * time.Millisecond})
-			k := load(t, d, "mistakes", "mistakes")
-			launches := 20
-			if c.which == 19 {
-				launches = 2
-			}
-			for range launches {
-				err := mistake{c.which}.launch(t, d, k)
-				if len(c.want) == 0 {
-					if err != nil && c.which == 0 {
-						t.Fatal(err)
+			for _, blocks := range []int{1, 2} { // of a cluster
+				k := loadClustered(t, d, "mistakes", "mistakes", blocks)
+				launches := 20
+				if c.which == 19 {
+					launches = 2
+				}
+				for range launches {
+					err := mistake{c.which}.launch(t, d, k, blocks)
+					if len(c.want) == 0 {
+						if err != nil && c.which == 0 {
+							t.Fatal(err)
+						}
+						continue
 					}
-					continue
+					if !containsOne(err, c.want) {
+						t.Fatalf("cluster of %d: got error %v, want one of %q", blocks, err, c.want)
+					}
 				}
-				if !containsOne(err, c.want) {
-					t.Fatalf("got error %v, want one of %q", err, c.want)
+				if err := (mistake{}).launch(t, d, k, blocks); err != nil {
+					t.Errorf("a good launch afterwards: %v", err)
 				}
-			}
-			if err := (mistake{}).launch(t, d, k); err != nil {
-				t.Errorf("a good launch afterwards: %v", err)
 			}
 		})
 	}
