@@ -181,3 +181,22 @@ func TestClusterOfOne(t *testing.T) {
 	}
 	expect(t, "a cluster along y", wide.Launch(0, one(32, 0), make([]byte, 4)), "clusters of (1,1,1) and (2,1,1) blocks only")
 }
+
+func TestPlacesInClusters(t *testing.T) {
+	const blocks, threads = 6, 512
+	d := open(t, emulate.Options{})
+	k := load(t, d, "cluster", "places")
+	out := upload(t, d, make([][3]int32, blocks*threads))
+	if err := k.Launch(0, row(blocks, threads, 56*8), raw(t, out)); err != nil {
+		t.Fatal(err)
+	}
+	for i, got := range download[[3]int32](t, d, out, blocks*threads) {
+		thread := i % threads
+		if want := [3]int32{int32(i / threads % 2), int32(thread / 32), int32(thread % 32)}; got != want {
+			t.Fatalf("thread %d of block %d is at %v, want %v", thread, i/threads, got, want)
+		}
+	}
+	if c := d.TakeCounters(); c.Barriers != blocks/2*3 {
+		t.Errorf("%d barriers", c.Barriers)
+	}
+}

@@ -185,3 +185,26 @@ alone(const __grid_constant__ AloneParams p) {
   ptx::barrier_wait_cluster(barrier, 0);
   p.out[thread] = ptx::as_floats(ptx::load_16(shared + (thread ^ 37) * 16)).x;
 }
+
+// As many threads and barriers as there may be. Each block's threads wait for each other a
+// number of times of its own.
+struct PlacesParams {
+  int* out;  // [blocks][512][3]
+};
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(512, 1)
+places(const __grid_constant__ PlacesParams p) {
+  constexpr int barriers = 56;
+  unsigned char* shared = ptx::dynamic_shared();
+  const int thread = ptx::thread_index();
+  if (thread < barriers) ptx::barrier_init(ptx::shared_address(shared + thread * 8), 1);
+  for (int i = 0; i < 3 * ptx::cluster_rank(); ++i) ptx::sync_threads();
+  ptx::named_barrier_sync(1 + ptx::warp_index() / 8, 256);
+  ptx::cluster_sync();
+  if (thread < barriers) {
+    ptx::barrier_arrive_at(there(shared + thread * 8));
+    ptx::barrier_wait_cluster(ptx::shared_address(shared + thread * 8), 0);
+  }
+  int* out = p.out + (ptx::block_x() * 512 + thread) * 3;
+  out[0] = ptx::cluster_rank(), out[1] = ptx::warp_index(), out[2] = ptx::lane_index();
+}
