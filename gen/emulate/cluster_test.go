@@ -96,7 +96,7 @@ func TestMistakesOfClusters(t *testing.T) {
 		{4, "more than both halves expected", []string{"and 16 bytes"}},
 		{5, "a stage not given back to the other block", []string{product, tensor, few}},
 		{6, "a stage given back before its product was waited for", []string{product}},
-		{7, "barrier_wait for what the other block gives back", []string{product, tensor}},
+		{7, "remote stores not handed on", []string{"hands on no writes to the other block, such as the warp's store on line 52"}},
 		{8, "no fence behind remote stores", []string{"of the other block, wrote it with no fence_async_cluster afterwards"}},
 		{9, "a fence for the own block behind remote stores", []string{"of the other block, wrote it with no fence_async_cluster afterwards"}},
 		{10, "barrier_wait for stores that a product reads", []string{wrote}},

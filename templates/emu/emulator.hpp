@@ -46,9 +46,10 @@
 //     taken for each other. Nothing may reach the other block's shared memory
 //     unless a cluster_sync says that the block has begun, and, for barriers, come
 //     this far; nor once it has ended, and before it ends some thread of it must
-//     have waited for what reaches it. What the other block's threads did is known
-//     by cluster_sync and barrier_wait_cluster only: after barrier_wait it may
-//     neither be read nor, where they read it, overwritten. Stores to the other
+//     have waited for what reaches it. What the other block's threads wrote is known
+//     by cluster_sync and barrier_wait_cluster only, and by an arrival only if it is
+//     barrier_arrive_with_writes; barrier_arrive_at and barrier_wait are enough to
+//     overwrite what they have read. Stores to the other
 //     block that a product or a tensor copy follows need fence_async_cluster.
 //     tensor_copy_to_both is a copy to each block, which lands in its own time.
 //   - Fragment layouts of ldmatrix and mma, alignment of 16-byte accesses,

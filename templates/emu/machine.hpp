@@ -118,6 +118,7 @@ struct Warp {
   Clock clock;           // what it knows of others
   int registers = 0;     // a thread
   uint32_t settings = 0; // of registers so far
+  int store_line = 0;  // of its last store to the other block that it has not handed on; 0: none
   int at_cluster_barrier = 0, cluster_line = 0;  // lanes that wait at cluster_sync, and where
   struct {  // the latest store to the other block's shared memory, or arrival there
     Stamp stamp;
@@ -300,6 +301,7 @@ class Machine {
     refuse_diverged("cluster_sync", line);
     w.at_cluster_barrier++;
     w.cluster_line = line;
+    w.store_line = 0;
     waiting_for_cluster++;
     stop_lane();
   }

@@ -26,7 +26,8 @@ inline void prefetch(const void* p) { (void)*static_cast<const volatile char*>(p
 inline int cluster_rank() { return kgen_here.rank; }
 inline uint32_t shared_of(uint32_t address, int rank, int line = __builtin_LINE()) { return kgen_shared_of(address, rank, line); }
 inline void cluster_sync(int line = __builtin_LINE()) { kgen_cluster_sync(line); }
-inline void barrier_arrive_at(uint32_t barrier, int line = __builtin_LINE()) { kgen_barrier_arrive_at(barrier, line); }
+inline void barrier_arrive_at(uint32_t barrier, int line = __builtin_LINE()) { kgen_barrier_arrive_at(barrier, false, line); }
+inline void barrier_arrive_with_writes(uint32_t barrier, int line = __builtin_LINE()) { kgen_barrier_arrive_at(barrier, true, line); }
 inline void barrier_wait_cluster(uint32_t barrier, int parity, int line = __builtin_LINE()) { kgen_barrier_wait_cluster(barrier, parity, line); }
 inline void store_16_at(uint32_t address, uint4 x, int line = __builtin_LINE()) { memcpy(kgen_store_at(address, 16, line), &x, 16); }
 inline void store_8_at(uint32_t address, int2 x, int line = __builtin_LINE()) { memcpy(kgen_store_at(address, 8, line), &x, 8); }

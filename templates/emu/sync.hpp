@@ -52,8 +52,9 @@ inline void end_phase(int i) {
   b.waiting.resize(kept);
 }
 
-// The running thread arrives at a barrier of its own block or of the other.
-inline void arrive(int i, int bytes, const char* function, int line) {
+// The running thread arrives at a barrier of its own block or of the other; `reads`: all who wait
+// there know what it has read, and not only those of its block or by barrier_wait_cluster.
+inline void arrive(int i, int bytes, const char* function, int line, bool reads = false) {
   Barrier& b = machine.barriers[i];
   const uint32_t offset = b.offset;
   const Machine::Name where = machine.of_block(b.rank);
@@ -66,8 +67,10 @@ inline void arrive(int i, int bytes, const char* function, int line) {
   }
   b.bytes += bytes;
   b.pending--;
-  Clock& gathered = b.rank == machine.rank() ? b.gathered : machine.barriers.far(i).gathered;
-  machine.release(gathered, machine.warp_index(), 1u << kgen_here.thread % warp_size);
+  const bool near = b.rank == machine.rank();
+  const uint32_t lane = 1u << kgen_here.thread % warp_size;
+  if (near || reads) machine.release(b.gathered, machine.warp_index(), lane);
+  if (!near) machine.release(machine.barriers.far(i).gathered, machine.warp_index(), lane);
   end_phase(i);
   machine.may_switch();
 }

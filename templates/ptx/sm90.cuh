@@ -68,6 +68,7 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+#if KGEN_CLUSTER
 // ---- clusters ----
 // A kernel whose entry point has __cluster_dims__(2, 1, 1) runs in clusters of two blocks,
 // whose block_x() follow each other: each can reach the other's shared memory. A plain 32-bit
@@ -92,12 +93,18 @@ __device__ __forceinline__ uint32_t shared_of(uint32_t address, int rank) {
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
-// An arrival on a barrier of either block, at an address of the cluster.
+// An arrival on a barrier of either block, at an address of the cluster: what the thread has
+// read may be overwritten. It hands on no write to the other block's shared memory.
 __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// One that hands on writes too: it waits for all that the thread has written anywhere, which
+// takes as long as memory does.
+__device__ __forceinline__ void barrier_arrive_with_writes(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 // As barrier_wait, on a barrier of this block, and also for what threads of the other block
-// wrote before they arrived.
+// wrote before they arrived by barrier_arrive_with_writes.
 __device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, int parity) {
   asm volatile(
       "{\n"
@@ -115,6 +122,7 @@ __device__ __forceinline__ void store_16_at(uint32_t address, uint4 x) {
 __device__ __forceinline__ void store_8_at(uint32_t address, int2 x) {
   asm volatile("st.shared::cluster.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(x.x), "r"(x.y) : "memory");
 }
+#endif
 
 // ---- bulk tensor copies ----
 // A tensor map is 128 bytes in global memory, made by the driver.
@@ -140,6 +148,7 @@ __device__ __forceinline__ void tensor_copy(uint32_t dst, const void* map, uint3
   asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;"
                ::"r"(dst), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "l"(policy) : "memory");
 }
+#if KGEN_CLUSTER
 // The same to both blocks of a cluster: the box goes to the place dst, an address of this
 // block, in each one's shared memory, and there its bytes count towards the barrier at the
 // same place as this block's.
@@ -148,11 +157,14 @@ __device__ __forceinline__ void tensor_copy_to_both(uint32_t dst, const void* ma
   asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8, %9;"
                ::"r"(dst), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "h"(both), "l"(policy) : "memory");
 }
+#endif
 // Orders this thread's ordinary writes to shared memory before later reads by
 // wgmma and the copy engine; a barrier among the threads must follow.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+#if KGEN_CLUSTER
 // The same for its writes to the shared memory of either block of a cluster.
 __device__ __forceinline__ void fence_async_cluster() { asm volatile("fence.proxy.async;" ::: "memory"); }
+#endif
 
 // ---- registers of a warpgroup ----
 template <int Count>

@@ -35,8 +35,7 @@ __device__ __forceinline__ void produce(const Params& p, Shared& shared, int whi
     const int stage = t % 2, parity = t / 2 % 2 ^ 1;
     const uint32_t full = ptx::shared_address(&shared.full[stage]), empty = ptx::shared_address(&shared.empty[stage]);
     const uint32_t k = ptx::shared_address(shared.k[stage]) + rank * tile / 2;
-    if (which == 7) ptx::barrier_wait(empty, parity);
-    else ptx::barrier_wait_cluster(empty, parity);
+    ptx::barrier_wait(empty, parity);
     ptx::barrier_arrive_expecting(full, which == 3 ? tile / 2 : which == 4 ? tile + 16 : tile);
     if (which == 20 && t == 1) ptx::barrier_arrive_at(there(&shared.full[stage]));
     if (which == 16) ptx::tensor_copy(ptx::shared_of(k, rank), p.k_map, full, ptx::evict_first(), 0, rank * 32, 0, 0, ptx::block_x() / 2 + t);
@@ -56,7 +55,8 @@ __device__ __forceinline__ void send_queries(const Params& p, Shared& shared, in
   else if (which != 8) ptx::fence_async_cluster();
   if (which == 14) ptx::barrier_arrive_at(ptx::shared_address(&shared.q_full));
   if (which == 15) ptx::barrier_arrive(there(&shared.q_full));
-  ptx::barrier_arrive_at(there(&shared.q_full));
+  if (which == 7) ptx::barrier_arrive_at(there(&shared.q_full));
+  else ptx::barrier_arrive_with_writes(there(&shared.q_full));
 }
 
 // What of a thread's 32 values are those of columns half * 32 and on: the first two groups of
@@ -75,7 +75,7 @@ __device__ __forceinline__ void send_products(const float (&d)[32], Shared& shar
       ptx::store_8_at(there(shared.pairs) + place, make_int2(__float_as_int(x[0]), __float_as_int(x[1])));
     }
   }
-  if (which != 24) ptx::barrier_arrive_at(there(&shared.products_full));
+  if (which != 24) ptx::barrier_arrive_with_writes(there(&shared.products_full));
 }
 
 __device__ __forceinline__ void add_products(float (&d)[32], const Shared& shared, int half, int thread) {
@@ -181,7 +181,7 @@ alone(const __grid_constant__ AloneParams p) {
   ptx::cluster_sync();
   if (p.which == 1) ptx::tensor_copy_to_both(ptx::shared_address(shared), p.out, barrier, ptx::evict_first(), 0, 0, 0, 0, 0);
   ptx::store_16_at(own + thread * 16, make_uint4(__float_as_uint(thread + ptx::cluster_rank()), 0, 0, 0));
-  ptx::barrier_arrive_at(ptx::shared_of(barrier, 0));
+  ptx::barrier_arrive_with_writes(ptx::shared_of(barrier, 0));
   ptx::barrier_wait_cluster(barrier, 0);
   p.out[thread] = ptx::as_floats(ptx::load_16(shared + (thread ^ 37) * 16)).x;
 }
