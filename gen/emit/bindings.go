@@ -190,6 +190,9 @@ func artifacts(m abi.Manifest, embed bool) []Code {
 		if k.Plan.Blocks > 0 {
 			fields = append(fields, Id("Blocks").Op(":").Lit(k.Plan.Blocks))
 		}
+		if k.Plan.Cluster > 0 {
+			fields = append(fields, Id("Cluster").Op(":").Lit(k.Plan.Cluster))
+		}
 		if k.Plan.Folds {
 			fields = append(fields, Id("Folds").Op(":").True())
 		}

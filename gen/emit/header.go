@@ -140,10 +140,14 @@ func writeKernels(b *strings.Builder, s spec.Spec, kernels []Kernel, prefix stri
 			if s.Cache.Layout == spec.HND {
 				token, blocks, pages = "dim", "dim / 64", "pages * kv_heads"
 			}
-			grid = fmt.Sprintf("(blocks, 1): one block a\n// multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,\n"+
+			workers := "one block a\n// multiprocessor, at most item_count * kv_heads"
+			if p := k.Plan; p.Cluster > 1 {
+				workers = fmt.Sprintf("one block a\n// multiprocessor, a multiple of %d, at most %[1]d * item_count * kv_heads", p.Cluster)
+			}
+			grid = fmt.Sprintf("(blocks, 1): "+workers+". k_map and v_map are tensor maps of 2-byte elements,\n"+
 				"// with 128-byte swizzle: dimensions (64, 8, %s, %d, %s), strides of\n"+
 				"// (1, %s, 64, 8 * %[4]s, %d * %[4]s) elements, boxes (64, 8, dim / 64, %[6]d, 1)",
-				blocks, s.Cache.PageSize/8, pages, token, s.Cache.PageSize, min(s.Cache.PageSize, k.Plan.Keys)/8)
+				blocks, s.Cache.PageSize/8, pages, token, s.Cache.PageSize, min(s.Cache.PageSize, k.Plan.BlockKeys())/8)
 		}
 		fmt.Fprintf(b, "\n// %s %s.\n// Takes Kgen%s; the grid is %s.\n", k.Plan.Kind, about[k.Plan.Kind], bodies[k.Plan.Kind].params, grid)
 		if chosenOnly(k) {
@@ -160,7 +164,7 @@ func writeKernels(b *strings.Builder, s spec.Spec, kernels []Kernel, prefix stri
 		fmt.Fprintf(b, "#define %s_THREADS %d\n", macro, k.Plan.Threads())
 		fmt.Fprintf(b, "#define %s_SHARED_BYTES %d\n", macro, k.Plan.Shared)
 		if tiled(k.Plan.Kind) {
-			fmt.Fprintf(b, "#define %s_ROWS %d  // of a tile: query tokens of an item x group, at most\n", macro, k.Plan.Rows)
+			fmt.Fprintf(b, "#define %s_ROWS %d  // of a tile: query tokens of an item x group, at most\n", macro, k.Plan.ItemRows(s.Model.Group()))
 		}
 	}
 }

@@ -62,6 +62,7 @@ func flags(s spec.Spec, p plan.Plan) map[string]bool {
 		"KGEN_FP16_KEYS":        plan.FP16Keys(s, p.Family),
 		"KGEN_PASSED_KEYS":      plan.FP16Keys(s, p.Family) && s.Rope.RotaryDim < s.Model.HeadDim,
 		"KGEN_ALIGNED_QUERIES":  p.AlignsQueries,
+		"KGEN_CLUSTER":          p.Cluster > 1,
 		"KGEN_INTERLEAVED":      interleaved(s),
 		"KGEN_HEAD_MAJOR":       s.Cache.Layout == spec.HND,
 		"KGEN_CAUSAL":           s.Masks.Causal,
@@ -123,10 +124,14 @@ func emitKernel(s spec.Spec, p plan.Plan, templates fs.FS) (Kernel, error) {
 		offsetMacro, writeABI(cudaDialect, func(name string) bool { return names[name] }))
 	fmt.Fprintf(&out, "\n// ======== this kernel ========\nnamespace kgen {\n\n%s\n}  // namespace kgen\n", config(s, p))
 	out.WriteString(code)
+	cluster := ""
+	if p.Cluster > 1 {
+		cluster = fmt.Sprintf("__cluster_dims__(%d, 1, 1) ", p.Cluster)
+	}
 	fmt.Fprintf(&out, "\n// ======== entry point ========\n"+
-		"extern \"C\" __global__ void __launch_bounds__(kgen::Config::threads, kgen::Config::min_blocks)\n"+
+		"extern \"C\" __global__ void %s__launch_bounds__(kgen::Config::threads, kgen::Config::min_blocks)\n"+
 		"%s(const __grid_constant__ kgen::%s params) {\n  kgen::%s<kgen::Config>(params);\n}\n",
-		k.Entry, b.params, b.function)
+		cluster, k.Entry, b.params, b.function)
 	k.Source = []byte(tidy(out.String()))
 	return k, nil
 }
@@ -182,7 +187,7 @@ func config(s spec.Spec, p plan.Plan) string {
 	line("bool", "encoding_raw", s.Cache.Encoding == spec.Raw, "stored keys are un-rotated")
 	line("bool", "encoding_baked", s.Cache.Encoding == spec.Baked, "stored keys are at their place in the sequence")
 	if tiled(p.Kind) {
-		line("int", "rows", p.Rows, "query tokens x heads of one KV head in a tile")
+		line("int", "rows", p.BlockRows(), "query tokens x heads of one KV head in a tile")
 		line("int", "keys", p.Keys, "keys in a tile")
 		line("int", "stages", p.Stages, "tiles of keys in flight")
 	}

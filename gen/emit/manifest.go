@@ -24,8 +24,8 @@ func manifest(s spec.Spec, kernels []Kernel) abi.Manifest {
 			Source: k.File, SourceSHA256: hex.EncodeToString(sum[:]),
 		}
 		if tiled(k.Plan.Kind) {
-			entry.Plan.Rows, entry.Plan.Keys, entry.Plan.Stages = k.Plan.Rows, k.Plan.Keys, k.Plan.Stages
-			entry.Plan.Blocks, entry.Plan.Folds = blocks(k.Plan), k.Plan.Folds
+			entry.Plan.Rows, entry.Plan.Keys, entry.Plan.Stages = k.Plan.ItemRows(s.Model.Group()), k.Plan.Keys, k.Plan.Stages
+			entry.Plan.Blocks, entry.Plan.Cluster, entry.Plan.Folds = blocks(k.Plan), cluster(k.Plan), k.Plan.Folds
 		}
 		for _, t := range k.Plan.Targets {
 			entry.Targets = append(entry.Targets, abi.ManifestTarget{Target: string(t), Tuned: slices.Contains(k.Plan.Tuned, t)})
@@ -40,6 +40,14 @@ func manifest(s spec.Spec, kernels []Kernel) abi.Manifest {
 func blocks(p plan.Plan) int {
 	if p.Family == plan.SM90 && p.MinBlocks > 1 {
 		return p.MinBlocks
+	}
+	return 0
+}
+
+// cluster is the number of blocks that take an item together, where it is not 1.
+func cluster(p plan.Plan) int {
+	if p.Cluster > 1 {
+		return p.Cluster
 	}
 	return 0
 }

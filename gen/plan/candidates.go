@@ -28,7 +28,7 @@ func spaceOf(s spec.Spec, kind spec.Kind, family Family) space {
 		if s.Masks.SoftCap > 0 {
 			keys = []int{64}
 		}
-		return space{rows: []int{64, 128, 192}, keys: keys, stages: []int{2, 3, 4}, warps: []int{8, 12, 16}, blocks: []int{1}}
+		return space{rows: []int{64, 128, 192, 256}, keys: keys, stages: []int{2, 3, 4}, warps: []int{8, 12, 16}, blocks: []int{1}}
 	case decode:
 		return space{rows: []int{decodeRows(s.Model)}, keys: []int{16, 32, 64}, stages: []int{1, 2, 3, 4}, warps: []int{2, 4, 8}, blocks: []int{1}}
 	}

@@ -217,9 +217,12 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 func decodeRows(m spec.Model) int { return roundUp(m.Group(), 16) }
 
 func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t spec.Tile) Plan {
-	p := Plan{Kind: kind, Family: family, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps}
+	p := Plan{Kind: kind, Family: family, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps, Cluster: 1}
 	if family == SM90 {
-		if p.Rotators = rotators(s, kind); canRotateApart(s, kind) && t.Rows == apartRows && t.Warps == attendWarps(t.Rows)+apartWarps {
+		if canCluster(s, kind) && t.Rows == clusterRows {
+			p.Cluster = 2
+		}
+		if p.Rotators = rotators(s, kind); canRotateApart(s, kind) && p.BlockRows() == apartRows && t.Warps == attendWarps(apartRows)+apartWarps {
 			p.Rotators = apartWarps
 		}
 		p.AlignsQueries = p.RotatesApart() && canAlign(s, kind)
@@ -288,8 +291,18 @@ func FP16Keys(s spec.Spec, family Family) bool {
 
 const (
 	apartWarps = 4   // that rotate, beside all others: a warpgroup
-	apartRows  = 128 // of a tile, for which four warpgroups share out the registers
+	apartRows  = 128 // of a block, for which four warpgroups share out the registers
+
+	clusterRows = 256 // of a tile that a cluster of two blocks shares
 )
+
+// canCluster reports the kinds of family sm90 of which two blocks can share an item: what one
+// copies of K and V is then for both. Shared decode's rows are of members, not of tokens that
+// follow each other. Raw keys would be rotated by each block (or, by one for both, come later
+// than that saves: the exchange takes half a tile's time).
+func canCluster(s spec.Spec, kind spec.Kind) bool {
+	return (kind == spec.Prefill || kind == spec.Extend) && !s.RotatesKeys()
+}
 
 // attendWarps is the number of warps of family sm90 for many rows: four for each 64, and four
 // that copy and rotate.
@@ -345,7 +358,7 @@ func highTermBytes(s spec.Spec, keys int) int {
 // generated source holds it to the struct's own size.
 func sharedBytes(s spec.Spec, p Plan) int {
 	m := s.Model
-	query := p.Rows * m.HeadDim * elementBytes
+	query := p.BlockRows() * m.HeadDim * elementBytes
 	stages := p.Stages * p.Keys * (m.HeadDim + m.VHeadDim) * elementBytes
 	switch {
 	case p.Family == SM90 && p.Kind == spec.Decode: // struct DecodeSm90Shared
@@ -369,7 +382,7 @@ func sharedBytes(s spec.Spec, p Plan) int {
 		if p.AlignsQueries { // struct RunRotation, and a barrier for each warpgroup's rows
 			const unit, block, warpgroupRows = 16, 8 * 8 * elementBytes, 64
 			rotation = (2*m.HeadDim/unit + 1) * block
-			queryBarriers += p.Queries * (p.Rows/warpgroupRows - 1) * barrier
+			queryBarriers += p.Queries * (p.BlockRows()/warpgroupRows - 1) * barrier
 		}
 		rings := works + queryBarriers + roundUp(keyStages*(keyTileBytes+flags), 8) + keyStages*keyBarriers + p.Stages*barriers
 		return roundUp(p.Queries*query+stages+rotation+rings, columnAlign)
@@ -472,20 +485,26 @@ func checkSM90(s spec.Spec, p Plan, fail misfit) *Misfit {
 		return fail("keys", "family sm90 copies a tile of %d keys in at most 32 pages, not pages of %d", p.Keys, s.Cache.PageSize)
 	case decode && p.Keys > 128:
 		return fail("keys", "family sm90 decodes with tiles of 16 to 128 keys, not %d", p.Keys)
-	case !decode && (p.Rows%warpgroupRows != 0 || p.Rows > 3*warpgroupRows):
-		return fail("rows", "family sm90 has tiles of 64, 128 or 192 rows, not %d", p.Rows)
+	case !decode && (p.Rows%warpgroupRows != 0 || p.BlockRows() > 3*warpgroupRows):
+		clusters := ""
+		if canCluster(s, p.Kind) {
+			clusters = fmt.Sprintf(", or of %d for two blocks", clusterRows)
+		}
+		return fail("rows", "family sm90 has tiles of 64, 128 or 192 rows%s, not %d", clusters, p.Rows)
+	case p.BlockRows() < s.Model.Group():
+		return fail("rows", "a block's %d rows of %d can't hold one token's %d query heads of a KV head", p.BlockRows(), p.Rows, s.Model.Group())
 	case !decode && p.Rows == 3*warpgroupRows && (s.RotatesKeys() || registers > threeGroups):
 		return fail("rows", "of 192 rows, a thread has %d registers for scores, weights and outputs, and none to rotate keys by; %d keys and a V head dim of %d take %d",
 			threeGroups, p.Keys, dim, registers)
-	case !decode && p.Warps != attendWarps(p.Rows) && !p.RotatesApart():
-		apart := ""
-		if p.Rows == apartRows && canAlign(s, p.Kind) {
-			apart = fmt.Sprintf(", or %d to rotate queries by the matrix units", attendWarps(p.Rows)+apartWarps)
-		} else if p.Rows == apartRows && canRotateApart(s, p.Kind) {
-			apart = fmt.Sprintf(", or %d to rotate keys by a warpgroup", attendWarps(p.Rows)+apartWarps)
+	case !decode && p.Warps != attendWarps(p.BlockRows()) && !p.RotatesApart():
+		apart, rows := "", p.BlockRows()
+		if rows == apartRows && canAlign(s, p.Kind) {
+			apart = fmt.Sprintf(", or %d to rotate queries by the matrix units", attendWarps(rows)+apartWarps)
+		} else if rows == apartRows && canRotateApart(s, p.Kind) {
+			apart = fmt.Sprintf(", or %d to rotate keys by a warpgroup", attendWarps(rows)+apartWarps)
 		}
 		return fail("warps", "family sm90 has four warps that copy and rotate, and four for each 64 rows: %d for %d rows%s, not %d",
-			attendWarps(p.Rows), p.Rows, apart, p.Warps)
+			attendWarps(rows), rows, apart, p.Warps)
 	case p.AlignsQueries && p.Queries < 2:
 		return fail("stages", "%d keys and %d stages leave no room for two tiles of queries, which those that the matrix units rotate take", p.Keys, p.Stages)
 	case !decode && p.Keys != 64 && p.Keys != 128:

@@ -144,11 +144,11 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 		resident = min(resident, max(1, p.MinBlocks))
 	}
 
-	perTile := max(1, p.Rows/m.Group())
+	perTile := max(1, p.ItemRows(m.Group())/m.Group())
 	tiles := ceil(shape.Query, perTile)
 	parts := 1
 	if shape.Kind != spec.Prefill {
-		limit := cut.Tokens * max(1, max(1, cut.Fill*c.Multiprocessors/100/m.KVHeads)/tiles)
+		limit := cut.Tokens * max(1, max(1, cut.Fill*c.Multiprocessors/100/p.Cluster/m.KVHeads)/tiles)
 		unit := cut.Tokens * ceil(shape.Keys, limit)
 		parts = ceil(shape.Keys, unit)
 	}
@@ -159,7 +159,7 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 	if w := float64(s.Masks.Window + perTile); s.Masks.Window > 0 {
 		seen = min(seen, w)
 	}
-	items := float64(shape.Batch * tiles * parts * m.KVHeads)
+	items := float64(shape.Batch * tiles * parts * m.KVHeads * p.Cluster) // blocks' shares of them
 	itemKeys := seen / float64(parts)
 	itemTiles := max(1, itemKeys/float64(p.Keys))
 
@@ -185,7 +185,7 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 		}
 	}
 	rate := c.Product / float64(c.Multiprocessors) * k.product
-	activeRows := float64(p.Rows)
+	activeRows := float64(p.BlockRows())
 	if p.Family == SM80 {
 		activeRows *= float64(min(resident, int(max(1, items/float64(c.Multiprocessors)))))
 	}
@@ -193,12 +193,12 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 		activeRows = 16 * chains
 	}
 	rate *= activeRows / (activeRows + k.halfRows) * float64(p.Keys) / (float64(p.Keys) + k.halfKeys)
-	products := 2 * float64(p.Rows) * itemKeys * dims / rate
+	products := 2 * float64(p.BlockRows()) * itemKeys * dims / rate
 	e.Products = seconds(products * onSM)
 
 	// Copies: what a multiprocessor has in flight over the latency, and its share of
 	// the L2 cache and the memory.
-	tileBytes := float64(p.Keys) * dims * elementSize
+	tileBytes := float64(p.Keys) * dims * elementSize / float64(p.Cluster) // that a block copies
 	inFlight := tileBytes * float64(p.Stages)
 	if p.Family == SM80 && shape.Kind == spec.Decode {
 		inFlight *= float64(p.Warps)

@@ -10,12 +10,12 @@ type Plan struct {
 	Family  Family
 	Targets []spec.Target // targets that share this plan, in the spec's order
 	Tuned   []spec.Target // those of Targets for which it is not the default: a tuned table chooses it
-	Rows    int           // rows of a tile (query tokens x heads of one KV head)
+	Rows    int           // rows of a tile (query tokens x heads of one KV head); of sm90's clusters, of all blocks' together
 	Keys    int           // keys of a tile
 	Stages  int           // K/V tiles in flight
-	Warps   int
-	Shared  int // dynamic shared memory of a block, bytes
-	Results int // sm90's decode: items whose warps' results there is room for at a time; else 0
+	Warps   int           // of a block
+	Shared  int           // dynamic shared memory of a block, bytes
+	Results int           // sm90's decode: items whose warps' results there is room for at a time; else 0
 
 	// KeptLevels is how many of the levels that an item's parts fold by (see abi.Item) sm90's
 	// decode has room for in shared memory; the others are in the item's scratch.
@@ -35,6 +35,10 @@ type Plan struct {
 	// Folds says that the kernel takes items of several parts: see abi.Item.
 	Folds bool
 
+	// Cluster is how many blocks share a tile's rows and walk its keys together, each copying a
+	// share of them for all: 1, or 2.
+	Cluster int
+
 	// MinBlocks is the number of blocks that a multiprocessor must be able to
 	// hold, which bounds the registers of a thread; 0 is 1.
 	MinBlocks int
@@ -48,6 +52,21 @@ type Plan struct {
 // registers to those that attend.
 func (p Plan) RotatesApart() bool {
 	return p.Family == SM90 && manyRows(p.Kind) && p.Rotators == apartWarps
+}
+
+// BlockRows are the rows of a tile that are a block's.
+func (p Plan) BlockRows() int { return p.Rows / max(1, p.Cluster) }
+
+// BlockKeys are the keys of a tile that a block copies.
+func (p Plan) BlockKeys() int { return p.Keys / max(1, p.Cluster) }
+
+// ItemRows are the rows of the most query tokens of an item, each with a row for every query
+// head of a KV head. A block of a cluster takes whole tokens.
+func (p Plan) ItemRows(group int) int {
+	if p.Cluster > 1 {
+		return p.Cluster * (p.BlockRows() / group * group)
+	}
+	return p.Rows
 }
 
 // Threads is the number of threads of a block.

@@ -60,7 +60,7 @@ func checkedWith(kind spec.Kind) []spec.Kind { return append(timedWith(kind), sp
 // with is the set cut in another way.
 func (s set) with(c plan.Cut, multiprocessors int) set {
 	if c.Fill > 0 {
-		s.choice.Blocks = max(1, c.Fill*multiprocessors/100)
+		s.choice.Blocks = max(1, c.Fill*multiprocessors/100/max(1, s.choice.Cluster))
 	}
 	if c.Tokens > 0 {
 		s.choice.Tokens = c.Tokens

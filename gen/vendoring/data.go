@@ -73,6 +73,7 @@ type image struct {
 	Shared     int
 	Rows, Keys int
 	Blocks     int  // of a multiprocessor
+	Cluster    int  // blocks that take an item together, and count as one in cuts; 1 or 2
 	Persistent bool // the blocks take items in turns, as many as fit on the device, and copy through tensor maps
 	BoxTokens  int  // tokens of a box of those maps
 }
@@ -179,10 +180,10 @@ func parseTarget(text string) (target, error) {
 func newImage(s spec.Spec, k abi.ManifestKernel, t abi.ManifestTarget) (image, error) {
 	i := image{
 		Kind: string(k.Kind), Title: emit.Title(string(k.Kind)), Entry: k.Entry, File: emit.CubinFile(k.Source, t.Target), Chosen: t.Tuned,
-		Threads: k.Threads, Shared: k.SharedBytes, Rows: k.Plan.Rows, Keys: k.Plan.Keys, Blocks: kernel.SM80Blocks,
+		Threads: k.Threads, Shared: k.SharedBytes, Rows: k.Plan.Rows, Keys: k.Plan.Keys, Blocks: kernel.SM80Blocks, Cluster: max(1, k.Plan.Cluster),
 	}
 	if plan.Family(k.Family) == plan.SM90 {
-		i.Persistent, i.Blocks, i.BoxTokens = true, max(1, k.Plan.Blocks), min(s.Cache.PageSize, k.Plan.Keys)
+		i.Persistent, i.Blocks, i.BoxTokens = true, max(1, k.Plan.Blocks), min(s.Cache.PageSize, k.Plan.Keys/i.Cluster)
 	}
 	var err error
 	i.target, err = parseTarget(t.Target)

@@ -63,12 +63,13 @@ type ManifestKernel struct {
 
 // ManifestPlan is the layout of a kernel: see [Kind] for which fields a kind has.
 type ManifestPlan struct {
-	Rows   int  `json:"rows"`   // rows of a tile
-	Keys   int  `json:"keys"`   // keys of a tile
-	Stages int  `json:"stages"` // K/V tiles in flight
-	Warps  int  `json:"warps"`
-	Blocks int  `json:"blocks,omitempty"` // of a persistent grid, a multiprocessor; 0: 1
-	Folds  bool `json:"folds,omitempty"`  // it takes items of several parts
+	Rows    int  `json:"rows"`   // rows of a tile
+	Keys    int  `json:"keys"`   // keys of a tile
+	Stages  int  `json:"stages"` // K/V tiles in flight
+	Warps   int  `json:"warps"`
+	Blocks  int  `json:"blocks,omitempty"`  // of a persistent grid, a multiprocessor; 0: 1
+	Cluster int  `json:"cluster,omitempty"` // blocks that take an item together; 0: 1
+	Folds   bool `json:"folds,omitempty"`   // it takes items of several parts
 }
 
 // ManifestTarget is one kernel's machine code for one target and what it uses.

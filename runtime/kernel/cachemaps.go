@@ -66,16 +66,19 @@ func (s *Set) mapFor(l *loaded, keys, values abi.DevicePtr, pages, kvHeads int) 
 	return m, nil
 }
 
+// boxKeys are the most tokens of a box: those of a tile, or of a block's share of it.
+func (a *Artifact) boxKeys() int { return a.Keys / max(1, a.Cluster) }
+
 func (s *Set) mapCache(m *CacheMaps, a Artifact, keys, values abi.DevicePtr, pages, kvHeads int) error {
 	mapper, ok := s.device.(cuda.TensorMapper)
 	if !ok {
 		return fmt.Errorf("%s makes no tensor maps", s.device.Info().Name)
 	}
-	k, err := mapper.EncodeTensorMap(s.cache.tensorMap(keys, s.cache.HeadDim, a.Keys, pages, kvHeads))
+	k, err := mapper.EncodeTensorMap(s.cache.tensorMap(keys, s.cache.HeadDim, a.boxKeys(), pages, kvHeads))
 	if err != nil {
 		return fmt.Errorf("tensor map of K: %w", err)
 	}
-	v, err := mapper.EncodeTensorMap(s.cache.tensorMap(values, s.cache.VHeadDim, a.Keys, pages, kvHeads))
+	v, err := mapper.EncodeTensorMap(s.cache.tensorMap(values, s.cache.VHeadDim, a.boxKeys(), pages, kvHeads))
 	if err != nil {
 		return fmt.Errorf("tensor map of V: %w", err)
 	}

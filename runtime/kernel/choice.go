@@ -35,6 +35,7 @@ type Choice struct {
 	Blocks     int  // that a sequence alone is cut for: schedule.Options.FillBy
 	Tokens     int  // of the smallest part, likewise
 	Resident   int  // blocks that the device runs at a time, likewise
+	Cluster    int  // of the device's blocks that count as one in these
 	Folds      bool // it takes items of several parts: schedule.Options.Fold
 
 	kernel *loaded
@@ -154,7 +155,7 @@ func (s *Set) route(rules []Rule, tuned map[string]*loaded) {
 
 func (s *Set) addRoute(rule Rule, l *loaded) {
 	r := route{query: rule.Query, keys: rule.Keys, choice: Choice{
-		Kind: rule.Kind, Rows: l.artifact.Rows, Keys: l.artifact.Keys, Blocks: s.blocks(l), Tokens: rule.Tokens, Resident: s.blocks(l), Folds: l.artifact.Folds, kernel: l,
+		Kind: rule.Kind, Rows: l.artifact.Rows, Keys: l.artifact.Keys, Blocks: s.blocks(l), Tokens: rule.Tokens, Resident: s.blocks(l), Cluster: l.cluster(), Folds: l.artifact.Folds, kernel: l,
 	}}
 	if r.query == 0 {
 		r.query = anyLength
@@ -163,7 +164,7 @@ func (s *Set) addRoute(rule Rule, l *loaded) {
 		r.keys = anyLength
 	}
 	if rule.Fill > 0 {
-		r.choice.Blocks = max(1, rule.Fill*s.multiprocessors/100)
+		r.choice.Blocks = max(1, rule.Fill*s.multiprocessors/100/r.choice.Cluster)
 	}
 	if r.choice.Tokens == 0 {
 		r.choice.Tokens = schedule.LeastPart(l.artifact.Keys)

@@ -71,15 +71,15 @@ func TestChoose(t *testing.T) {
 		entry       string
 		want        Choice // but for its kernel
 	}{
-		{h200, abi.KindExtend, 64, 8192, "short90", Choice{Index: 0, Rows: 64, Keys: 64, Blocks: 66, Tokens: 512, Resident: 132, Folds: true}},
-		{h200, abi.KindExtend, 128, 16384, "short90", Choice{Index: 0, Rows: 64, Keys: 64, Blocks: 66, Tokens: 512, Resident: 132, Folds: true}},
-		{h200, abi.KindExtend, 64, 16385, "extend80", Choice{Index: 1, Rows: 128, Keys: 64, Blocks: 264, Tokens: 256, Resident: 264}},
-		{h200, abi.KindExtend, 129, 8192, "extend90", Choice{Index: 2, Rows: 128, Keys: 128, Blocks: 132, Tokens: 512, Resident: 132, Folds: true}},
-		{h200, abi.KindDecode, 1, 1 << 30, "two90", Choice{Rows: 16, Keys: 32, Blocks: 264, Tokens: 256, Resident: 264, Folds: true}},
-		{unknown, abi.KindExtend, 64, 8192, "extend90", Choice{Rows: 128, Keys: 128, Blocks: 132, Tokens: 512, Resident: 132, Folds: true}},
-		{unknown, abi.KindDecode, 1, 8192, "decode90", Choice{Rows: 16, Keys: 64, Blocks: 132, Tokens: 256, Resident: 132, Folds: true}},
-		{a100, abi.KindExtend, 64, 8192, "extend80", Choice{Rows: 128, Keys: 64, Blocks: 216, Tokens: 256, Resident: 216}},
-		{a100, abi.KindDecode, 1, 8192, "decode80", Choice{Rows: 16, Keys: 16, Blocks: 216, Tokens: 256, Resident: 216}},
+		{h200, abi.KindExtend, 64, 8192, "short90", Choice{Index: 0, Rows: 64, Keys: 64, Blocks: 66, Tokens: 512, Resident: 132, Cluster: 1, Folds: true}},
+		{h200, abi.KindExtend, 128, 16384, "short90", Choice{Index: 0, Rows: 64, Keys: 64, Blocks: 66, Tokens: 512, Resident: 132, Cluster: 1, Folds: true}},
+		{h200, abi.KindExtend, 64, 16385, "extend80", Choice{Index: 1, Rows: 128, Keys: 64, Blocks: 264, Tokens: 256, Resident: 264, Cluster: 1}},
+		{h200, abi.KindExtend, 129, 8192, "extend90", Choice{Index: 2, Rows: 128, Keys: 128, Blocks: 132, Tokens: 512, Resident: 132, Cluster: 1, Folds: true}},
+		{h200, abi.KindDecode, 1, 1 << 30, "two90", Choice{Rows: 16, Keys: 32, Blocks: 264, Tokens: 256, Resident: 264, Cluster: 1, Folds: true}},
+		{unknown, abi.KindExtend, 64, 8192, "extend90", Choice{Rows: 128, Keys: 128, Blocks: 132, Tokens: 512, Resident: 132, Cluster: 1, Folds: true}},
+		{unknown, abi.KindDecode, 1, 8192, "decode90", Choice{Rows: 16, Keys: 64, Blocks: 132, Tokens: 256, Resident: 132, Cluster: 1, Folds: true}},
+		{a100, abi.KindExtend, 64, 8192, "extend80", Choice{Rows: 128, Keys: 64, Blocks: 216, Tokens: 256, Resident: 216, Cluster: 1}},
+		{a100, abi.KindDecode, 1, 8192, "decode80", Choice{Rows: 16, Keys: 16, Blocks: 216, Tokens: 256, Resident: 216, Cluster: 1}},
 	} {
 		s, dev := openOn(t, tunedBundle(), c.device)
 		got := s.Choose(c.kind, c.query, c.keys)
@@ -98,6 +98,26 @@ func TestChoose(t *testing.T) {
 		c.want.Kind = c.kind
 		if got.kernel = nil; got != c.want {
 			t.Errorf("%s %s %d/%d: %+v, want %+v", c.device.Name, c.kind, c.query, c.keys, got, c.want)
+		}
+	}
+}
+
+// Blocks of a cluster take an item together, and count as one in cuts.
+func TestClusters(t *testing.T) {
+	b := tunedBundle()
+	i := slices.IndexFunc(b.Kernels, func(a Artifact) bool { return a.Entry == "extend90" })
+	b.Kernels[i].Cluster = 2
+	s, dev := openOn(t, b, cuda.Info{Name: "H100", Major: 9, Multiprocessors: 133, SharedPerBlock: 227 << 10})
+	got := s.Choose(abi.KindExtend, 64, 8192)
+	if got.Blocks != 66 || got.Resident != 66 || got.Cluster != 2 {
+		t.Errorf("%+v, want 66 clusters of 2", got)
+	}
+	for _, c := range []struct{ items, grid int }{{1000, 132}, {1, 16}} {
+		if err := s.Attend(0, got, abi.AttendParams{ItemCount: int32(c.items), KVHeads: 8, KMap: 1, VMap: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if launched := dev.launches[len(dev.launches)-1]; launched.config.GridX != c.grid {
+			t.Errorf("%d items: a grid of %d, want %d", c.items, launched.config.GridX, c.grid)
 		}
 	}
 }

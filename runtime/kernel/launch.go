@@ -59,13 +59,13 @@ func (s *Set) attend(stream cuda.Stream, l *loaded, kind abi.Kind, p abi.AttendP
 		if work > math.MaxInt32 {
 			return fmt.Errorf("launch %s of %s: %d items of %d KV heads; a launch takes %d in all", kind, s.name, x, y, math.MaxInt32)
 		}
-		x, y = int32(min(work, int64(s.blocks(l)))), 1
+		x, y = int32(min(work, int64(s.blocks(l)))*int64(l.cluster())), 1
 	}
 	return launch(s, stream, l, kind, &p, x, y)
 }
 
-// Blocks is how many blocks of a kind that attends the device runs at a time, about:
-// what a sequence is cut for (schedule.Options.Fill).
+// Blocks is how many blocks of a kind that attends the device runs at a time, about, or of
+// those that take an item together, clusters: what a sequence is cut for (schedule.Options.Fill).
 func (s *Set) Blocks(kind abi.Kind) int { return s.blocks(s.kernels[kind]) }
 
 // SM80Blocks is how many blocks of family sm80 a multiprocessor is taken to hold, as
@@ -74,10 +74,13 @@ const SM80Blocks = 2
 
 func (s *Set) blocks(l *loaded) int {
 	if l.persistent() {
-		return max(1, l.artifact.Blocks) * s.multiprocessors
+		return max(1, max(1, l.artifact.Blocks)*s.multiprocessors/l.cluster())
 	}
 	return SM80Blocks * s.multiprocessors
 }
+
+// cluster is how many blocks take an item together.
+func (l *loaded) cluster() int { return max(1, l.artifact.Cluster) }
 
 // persistent is a kernel whose blocks share out the items.
 func (l *loaded) persistent() bool { return l != nil && l.artifact.Family == "sm90" }

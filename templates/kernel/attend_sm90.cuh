@@ -29,9 +29,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
-  auto release = [&](unsigned long long& free) {
-    if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&free));
-  };
+  auto release = [&](unsigned long long& free) { arrive_everywhere(free, lane); };
 
   rotate_first_queries<Config, consumer_threads>(params, shared, ptx::thread_index());
   // See take_turn: the first turn is warpgroup 0's. (Not by pass_turn, which, kept for the
@@ -249,20 +247,24 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     }
     for (int s = 0; s < AttendSm90Shared<Config>::key_stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
-      ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), 4 * consumers);
+      ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), cluster_blocks * 4 * consumers);
 #if KGEN_ROTATED_KEYS
       ptx::barrier_init(ptx::shared_address(&shared.key_rotated[s]), Config::rotators);
 #endif
     }
     for (int s = 0; s < Config::stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.value_full[s]), 1);
-      ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), 4 * consumers);
+      ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), cluster_blocks * 4 * consumers);
     }
     ptx::barrier_init_fence();
     ptx::tensor_map_prefetch(params.k_map);
     ptx::tensor_map_prefetch(params.v_map);
   }
+#if KGEN_CLUSTER
+  ptx::cluster_sync();
+#else
   ptx::sync_threads();
+#endif
 
   // The registers of three or four warpgroups, shared out by need. Two have enough.
 #if KGEN_ROTATED_KEYS
@@ -299,9 +301,11 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   } else if (copier == 0) {
     KeyCopier<Config> keys = {params, shared, lane};
     for_each_tile<Config, AttendSm90Shared<Config>::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) { keys.copy(t); });
+    keys.end();
   } else if (copier == 1) {
     ValueCopier<Config> values = {params, shared, lane};
     for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, lane}, [&](const TileOfItem& t) { values.copy(t); });
+    values.end();
   }
 }
 

@@ -53,7 +53,7 @@ struct AlignedQueries {
   int count;  // rows that exist
 
   __device__ __forceinline__ static AlignedQueries of(const AttendParams& params, const Item& item, int kv_head) {
-    return {ResultRows<Config>::of(params, item, kv_head), item.q_count * Config::group};
+    return {ResultRows<Config>::of(params, item, kv_head), own_rows<Config>(item)};
   }
 
   // What rotate_query_to does with a unit.

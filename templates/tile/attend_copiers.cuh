@@ -25,6 +25,7 @@ struct KeyCopier {
     copy_tile<Config>(shared.key[place.stage], params.k_map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   }
+  __device__ __forceinline__ void end() { wait_for_all(shared.key_free, place); }
 };
 
 template <class Config>
@@ -42,6 +43,7 @@ struct ValueCopier {
     copy_tile<Config>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   }
+  __device__ __forceinline__ void end() { wait_for_all(shared.value_free, place); }
 };
 
 // One warp for both. A tile's values are copied behind the keys of the next: consumers let
@@ -58,6 +60,8 @@ __device__ __forceinline__ void produce_keys_and_values(const AttendParams& para
     if (before.copies.tile.exists()) values.copy(before);
     before = t;  // of an item the last is none
   });
+  keys.end();
+  values.end();
 }
 
 }  // namespace kgen

@@ -104,13 +104,12 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
       continue;
     }
     if (!first) align_queries<Config, threads, 2>(params, item, work.kv_head, thread);
-    const int position = pointer<int32_t>(params.positions)[item.q_begin];
+    const int position = query_rows<Config>(params, item, work.kv_head).positions[0];
     const AlignedRows<Config> rows = AlignedRows<Config>::of(AlignedQueries<Config>::of(params, item, work.kv_head), ptx::here(warp), ptx::here(lane));
     while (tile.exists()) {
       ptx::named_barrier_sync(rotator_barrier, threads);  // all are done with R
       make_rotation<Config, threads>(shared.rotation, pointer<float>(params.rope), position - rotation_base(tile), ptx::here(thread));
       ptx::fence_async_shared();
-      tile = next_rotation(params, tile, item.run_end);
       wait_for_place();
       if (first) ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);
       first = false;
@@ -122,6 +121,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
         publish(part);
       }
       query.advance();
+      tile = next_rotation(params, tile, item.run_end);  // not sooner: it waits for reads, and consumers for the first queries
     }
   }
 }

@@ -24,7 +24,7 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
   softmax.finish();
   RowEnds<1> ends = {};
   auto row_of = [&](int h) { return first_row + 8 * h + lane / 4; };
-  auto exists = [&](int h) { return row_of(h) < item.q_count * Config::group; };
+  auto exists = [&](int h) { return row_of(h) < own_rows<Config>(item); };
   auto lse_of = [&](int h, int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row_of(h), level); };
 #pragma unroll
   for (int h = 0; h < 2; ++h) {

@@ -54,7 +54,7 @@ __device__ __forceinline__ void for_each_row(const Item& item, int first_row, in
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + 16 * m + 8 * h + lane / 4;
-      if (row < item.q_count * Config::group) visit(row, m, h);
+      if (row < own_rows<Config>(item)) visit(row, m, h);
     }
 }
 
@@ -70,7 +70,7 @@ __device__ __forceinline__ void store_rows(const AttendParams& params, const Ite
     if (lane % 4 == 0) store_log_sum_exp(params, item, row_result<Config>(params, item, kv_head, row), ends.lse[m][h]);
   });
   const ResultRows<Config> results = ResultRows<Config>::of(params, item, kv_head);
-  const int count = item.q_count * Config::group;
+  const int count = own_rows<Config>(item);
   if (is_final(item)) {
     store_staged<Config, blocks>(results, 0, count, output, ends.factor, 0, first_row, lane, staging, [&](int row, int n, float x, float y) {
       *reinterpret_cast<uint32_t*>(staging(row, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y);
