@@ -71,6 +71,7 @@ func emulator(t testing.TB, seed uint64) *emulate.Device {
 // The generator's kernels on the emulator. (Go kernels, for what verify itself
 // finds and does not find, are in verify_test.go.)
 func TestGeneratedKernels(t *testing.T) {
+	t.Parallel()
 	dev := emulator(t, 1)
 	r, err := Run(t.Context(), dev, emulated(t, nil), Generated(dev, kernel.Options{}), Options{
 		Encodings: []spec.Encoding{spec.Segment, spec.Raw, spec.Baked}, Cases: 3, Seed: 1,
@@ -112,6 +113,7 @@ func likeRaw(t *testing.T, provide Provider) Provider {
 
 // The same for what family sm90 makes of the attending kinds.
 func TestGeneratedKernelsSM90(t *testing.T) {
+	t.Parallel()
 	dev := emulator(t, 2)
 	s := emulated(t, func(s *spec.Spec) { s.Targets = []spec.Target{"sm_90a"} })
 	encodings := []spec.Encoding{spec.Segment, spec.Raw}
@@ -141,6 +143,7 @@ func TestGeneratedKernelsSM90(t *testing.T) {
 func TestGeneratedKernelsPagesSM90(t *testing.T) {
 	for _, c := range []spec.Cache{{PageSize: 8, Layout: spec.HND}, {PageSize: 256, Layout: spec.HND}, {PageSize: 256, Layout: spec.NHD}} {
 		t.Run(fmt.Sprintf("%s %d", c.Layout, c.PageSize), func(t *testing.T) {
+			t.Parallel()
 			dev := emulator(t, 5)
 			s := emulated(t, func(s *spec.Spec) {
 				s.Model.HeadDim = 128 // of two blocks, where values have one
@@ -166,6 +169,7 @@ func TestGeneratedKernelsPagesSM90(t *testing.T) {
 
 // Prefill by three warpgroups, which raw keys have not.
 func TestGeneratedKernelsThreeWarpgroups(t *testing.T) {
+	t.Parallel()
 	dev := emulator(t, 4)
 	s := emulated(t, func(s *spec.Spec) { s.Targets = []spec.Target{"sm_90a"} })
 	p, err := plan.Choose(s, spec.Prefill, "sm_90a")
@@ -222,6 +226,49 @@ func TestGeneratedKernelsAlignedQueries(t *testing.T) {
 				t.Fatalf("aligns queries: %v, %v", p.AlignsQueries, err)
 			}
 			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{Kinds: []spec.Kind{spec.Extend}, Cases: 4, Seed: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.OK() {
+				t.Error(r)
+			}
+		})
+	}
+}
+
+// Items that two blocks share: with pages smaller and larger than a block's share of a tile,
+// with groups that leave rows of a block unused, and with queries rotated in each way.
+func TestGeneratedKernelsClusters(t *testing.T) {
+	windowed := spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true}
+	for _, c := range []struct {
+		group, headDim int
+		cache          spec.Cache
+		masks          spec.Masks
+		tile           spec.Tile // of extend
+		encodings      []spec.Encoding
+	}{
+		{3, 64, spec.Cache{PageSize: 8, Layout: spec.HND}, spec.Masks{Causal: true}, spec.Tile{Rows: 256, Keys: 64, Stages: 2, Warps: 12}, []spec.Encoding{spec.Segment, spec.Baked}},
+		{4, 128, spec.Cache{PageSize: 256, Layout: spec.NHD}, spec.Masks{Causal: true}, spec.Tile{Rows: 256, Keys: 128, Stages: 2, Warps: 16}, []spec.Encoding{spec.Segment}},
+		{7, 64, spec.Cache{PageSize: 16, Layout: spec.NHD}, windowed, spec.Tile{Rows: 256, Keys: 128, Stages: 3, Warps: 12}, []spec.Encoding{spec.Segment}},
+	} {
+		t.Run(fmt.Sprintf("groups of %d, %s pages of %d, %d warps", c.group, c.cache.Layout, c.cache.PageSize, c.tile.Warps), func(t *testing.T) {
+			t.Parallel()
+			dev := emulator(t, 8)
+			s := emulated(t, func(s *spec.Spec) {
+				s.Model.QueryHeads, s.Model.HeadDim, s.Model.VHeadDim = c.group*s.Model.KVHeads, c.headDim, c.headDim
+				s.Rope = rotaryOf(c.headDim)
+				s.Cache.PageSize, s.Cache.Layout, s.Masks = c.cache.PageSize, c.cache.Layout, c.masks
+				prefill := c.tile
+				prefill.Warps = 12
+				s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: c.tile, spec.Prefill: prefill}
+				s.Targets = []spec.Target{"sm_90a"}
+			})
+			for kind := range s.Tiles {
+				if p, err := plan.Choose(s, kind, "sm_90a"); err != nil || p.Cluster != 2 {
+					t.Fatalf("%s by %d blocks, %v", kind, p.Cluster, err)
+				}
+			}
+			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{Kinds: []spec.Kind{spec.Prefill, spec.Extend}, Encodings: c.encodings, Cases: 2, Seed: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -297,6 +344,7 @@ func TestGeneratedKernelsHeadDim256(t *testing.T) {
 		{"sm_80", spec.Raw}, {"sm_90a", spec.Segment}, {"sm_90a", spec.Raw},
 	} {
 		t.Run(fmt.Sprintf("%s %s", c.target, c.encoding), func(t *testing.T) {
+			t.Parallel()
 			dev := emulator(t, 3)
 			s := emulated(t, func(s *spec.Spec) {
 				s.Model.HeadDim, s.Model.VHeadDim, s.Model.QueryHeads = 256, 256, 4

@@ -55,7 +55,7 @@ var mutationsSM90 = []mutation{
 	{"scores of scaled queries", spec.Extend, spec.Raw, "(log2_e / Config::query_scale)", "log2_e", false},
 	{"an item's last values not copied", spec.Extend, spec.Segment, "if (before.copies.tile.exists()) values.copy(before);", "if (before.copies.tile.exists() && t.copies.tile.exists()) values.copy(before);", false},
 	{"the first head's vectors for all", spec.Extend, spec.Segment, "column = kv_head * Tile::columns,", "column = 0,", false},
-	{"pages one over the other", spec.Decode, spec.Segment, "bytes + box * Boxes<Config>::rows * Tile::row_bytes, map", "bytes, map", false},
+	{"pages one over the other", spec.Decode, spec.Segment, "target_box = bytes + box * Boxes<Config>::rows * Tile::row_bytes;", "target_box = bytes;", false},
 	{"decode: no wait for rotated keys", spec.Decode, spec.Raw, "shared.key_rotated[stage]), parity)", "shared.key_full[stage]), parity)", false},
 	{"decode: a warp's rotation too few to wait for", spec.Decode, spec.Raw, "shared.key_rotated[s]), 32 * Config::rotators)", "shared.key_rotated[s]), 32 * (Config::rotators - 1))", false},
 	{"decode: no wait for copied keys", spec.Decode, spec.Raw, "ptx::barrier_wait(ptx::shared_address(&shared.key_full[place.stage]), place.parity);", remove, false},
@@ -73,10 +73,10 @@ var mutationsSM90 = []mutation{
 	{"keys gone before their weights are right", spec.Extend, spec.Segment, "key.advance();\n        auto held =", "release(shared.key_free[key.stage]);\n        key.advance();\n        auto held =", false},
 
 	// A block's work and its results.
-	{"no wait for the work", spec.Extend, spec.Segment, "ptx::barrier_wait(full, parity);", remove, false},
-	{"a piece of work left out", spec.Extend, spec.Segment, "ptx::grid_x() + ptx::shuffle(taken, 0)", "ptx::grid_x() + 1 + ptx::shuffle(taken, 0)", false},
+	{"no wait for the work", spec.Extend, spec.Segment, "ring.wait(stage, parity);", remove, false},
+	{"a piece of work left out", spec.Extend, spec.Segment, "workers() + ptx::shuffle(taken, 0)", "workers() + 1 + ptx::shuffle(taken, 0)", false},
 	{"a counter left as it is", spec.Extend, spec.Segment, "counter[0] = counter[1] = 0;", "{}", false},
-	{"fixed shares that all go forwards", spec.Decode, spec.Segment, "blocks - 1 - ptx::block_x());", "ptx::block_x() + 1);", false},
+	{"fixed shares that all go forwards", spec.Decode, spec.Segment, "all - 1 - worker());", "worker() + 1);", false},
 	{"decode: no wait for the values", spec.Decode, spec.Segment, "ptx::barrier_wait(ptx::shared_address(&shared.value_full[stage]), parity);", remove, false},
 	{"decode: keys given back before the scores", spec.Decode, spec.Segment, "Accumulator<m_tiles, keys> scores;\n      query_times",
 		"Accumulator<m_tiles, keys> scores;\n      arrive(shared.key_free[stage]);\n      query_times", false},
@@ -111,7 +111,7 @@ var mutationsSM90 = []mutation{
 const (
 	barrierOfR = "ptx::named_barrier_sync(rotator_barrier, threads);"
 	madeR      = "  // all are done with R\n      make_rotation<Config, threads>(shared.rotation, pointer<float>(params.rope), position - rotation_base(tile), ptx::here(thread));\n      ptx::fence_async_shared();\n" +
-		"      tile = next_rotation(params, tile, item.run_end);\n      wait_for_place();\n      if (first) " + alignedWait + "\n      first = false;\n      "
+		"      wait_for_place();\n      if (first) " + alignedWait + "\n      first = false;\n      "
 
 	alignedWait   = "ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);"
 	rotateAligned = "rotate_aligned<Config>(rows.row[part], shared.rotation, shared.query[query.stage], 64 * part, warp, ptx::here(lane));\n        "
@@ -131,11 +131,11 @@ var mutationsAligned = []mutation{
 	{"all wait for the first rows alone", spec.Extend, spec.Segment, "return query_parts == 1 ? 0 : row / 64;", "return 0;", false},
 	{"an item without keys, half published", spec.Extend, spec.Segment, "part < shared.query_parts; ++part) publish(part);\n      query", "part < 1; ++part) publish(part);\n      query", false},
 	{"only the first item's queries are aligned", spec.Extend, spec.Segment, "if (!first) align_queries", "if (false) align_queries", false},
-	{"a rotation for each run", spec.Extend, spec.Segment, "ptx::fence_async_shared();\n      tile = next_rotation(params, tile, item.run_end);", "ptx::fence_async_shared();\n      tile = first_tile(params, tile.run + 1, item.run_end);", false},
+	{"a rotation for each run", spec.Extend, spec.Segment, "tile = next_rotation(params, tile, item.run_end);  // not sooner", "tile = first_tile(params, tile.run + 1, item.run_end);  // not sooner", false},
 	{"R without zeros", spec.Extend, spec.Segment, clearRotation, remove, false},
 
 	// Angles.
-	{"aligned with the first token of all", spec.Extend, spec.Segment, "const int position = pointer<int32_t>(params.positions)[item.q_begin];", "const int position = pointer<int32_t>(params.positions)[0];", false},
+	{"aligned with the first token of all", spec.Extend, spec.Segment, "const int position = query_rows<Config>(params, item, work.kv_head).positions[0];", "const int position = pointer<int32_t>(params.positions)[0];", false},
 	{"aligned with position 0", spec.Extend, spec.Segment, "pointer<float>(params.rope), rows.positions[0], params.rope_scale", "pointer<float>(params.rope), 0, params.rope_scale", false},
 	{"the last run's rotation for all", spec.Extend, spec.Segment, "position - rotation_base(tile)", "position - rotation_base(first_tile(params, item.run_end - 1, item.run_end))", false},
 	{"the first run's rotation for all", spec.Extend, spec.Segment, "position - rotation_base(tile)", "position - rotation_base(first_tile(params, item.run_begin, item.run_end))", false},
@@ -273,6 +273,25 @@ func units(s *spec.Spec) {
 	s.Rope = rotaryOf(96)
 }
 
+// Those of two blocks that share an item.
+var mutationsClusters = []mutation{
+	{"both blocks' rows of the first tokens", spec.Extend, spec.Segment, "return {first, left < most ? left : most};", "return {0, left < most ? left : most};", false},
+	{"results kept where the other block's are", spec.Extend, spec.Segment, "item.scratch + level * item.q_count + token", "item.scratch + level * item.q_count + row / Config::group", false},
+	{"both blocks copy the same pages", spec.Extend, spec.Segment, "return block_in_cluster() * own;", "return 0;", false},
+	{"its own copies alone expected", spec.Extend, spec.Segment, "return Boxes<Config>::of(tile) * Boxes<Config>::rows * (Dim * 2);", "return Boxes<Config>::of(tile) * Boxes<Config>::rows * Dim;", false},
+	{"stages that one block gives back", spec.Extend, spec.Segment, "if (lane < cluster_blocks) ptx::barrier_arrive_at", "if (lane == block_in_cluster()) ptx::barrier_arrive_at", false},
+	{"work found for both before one block has read it", spec.Extend, spec.Segment, "readers = cluster_blocks * (Readers + 1) - 1;", "readers = Readers;", false},
+	{"work handed over without what it is", spec.Extend, spec.Segment, "ptx::barrier_arrive_with_writes(ptx::shared_of(ptx::shared_address(&full[place]), 1));", "ptx::barrier_arrive_at(ptx::shared_of(ptx::shared_address(&full[place]), 1));", false},
+	{"a block that starts alone", spec.Extend, spec.Segment, "  ptx::cluster_sync();\n", "  ptx::sync_threads();\n", false},
+	{"a block that ends before its stages are free", spec.Extend, spec.Segment, "for (int i = 0; i < Stages; ++i, place.advance()) wait_for_stage(free[place.stage], place.parity ^ 1);", remove, false},
+	{"a block that ends before its work is read", spec.Extend, spec.Segment, "for (int last = turn; last < turn + Ring::places; ++last) ring.wait_for_readers(last);", remove, false},
+}
+
+func clusters(s *spec.Spec) {
+	sm90(s)
+	s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 256, Keys: 64, Stages: 2, Warps: 12}}
+}
+
 // Each mistake in a kernel's source is found on the emulator, by cases that the
 // source passes as it is.
 func TestMutationsAreFound(t *testing.T) { mustBeFound(t, 4, mutations, func(*spec.Spec) {}) }
@@ -288,6 +307,10 @@ func TestMutationsSM90AreFound(t *testing.T) {
 			t.Fatalf("aligns queries: %v, %v", p.AlignsQueries, err)
 		}
 		mustBeFound(t, 10, mutationsAligned, aligned)
+	})
+	t.Run("clusters", func(t *testing.T) {
+		t.Parallel()
+		mustBeFound(t, 10, mutationsClusters, clusters)
 	})
 	t.Run("units", func(t *testing.T) {
 		t.Parallel()
