@@ -88,7 +88,9 @@ func TestPredict(t *testing.T) {
 		{"sm_80", "", []plan.Rule{{Kind: spec.Extend, Query: 16, Layout: setting(t, "sm80_r64k64s1w4").Layout}}},
 		// The matrix units rotate queries for long contexts, and for many query tokens.
 		{"sm_90a", "", []plan.Rule{
-			{Kind: spec.Extend, Query: 16, Layout: setting(t, "sm90_r128k128s2w12").Layout},
+			{Kind: spec.Extend, Query: 32, Layout: setting(t, "sm90_r128k128s2w12").Layout},
+			{Kind: spec.Extend, Query: 64, Keys: 65536, Layout: setting(t, "sm90_r128k128s2w12").Layout},
+			{Kind: spec.Extend, Query: 64, Layout: setting(t, "sm90_r128k128s2w16").Layout},
 			{Kind: spec.Extend, Query: 128, Keys: 16384, Layout: setting(t, "sm90_r128k128s2w12").Layout},
 			{Kind: spec.Extend, Layout: setting(t, "sm90_r128k128s2w16").Layout},
 		}},

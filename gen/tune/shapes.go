@@ -49,12 +49,21 @@ func Buckets(m spec.Model, kind spec.Kind) []Bucket {
 	const k = 1 << 10
 	switch kind {
 	case spec.Prefill:
-		return []Bucket{{0, 2 * k}, {0, 8 * k}, {}}
+		return []Bucket{{blockTokens(m), 0}, {0, 2 * k}, {0, 8 * k}, {}}
 	case spec.Extend:
-		return []Bucket{{fewTokens(m), 0}, {128, 16 * k}, {128, 64 * k}, {128, 0}, {}}
+		two := 2 * blockTokens(m)
+		buckets := []Bucket{{fewTokens(m), 0}, {blockTokens(m), 0}, {two, 16 * k}, {two, 64 * k}, {two, 0}}
+		if two < 128 {
+			buckets = append(buckets, Bucket{128, 16 * k})
+		}
+		return append(buckets, Bucket{})
 	}
 	return []Bucket{{}}
 }
+
+// blockTokens is the query tokens that fill a usual tile of rows: a cluster of two blocks, each
+// with such a tile, is for more, and best for twice as many.
+func blockTokens(m spec.Model) int { return max(128/m.Group(), fewTokens(m)+1) }
 
 // fewTokens is the query tokens that fill half of a usual tile of rows.
 func fewTokens(m spec.Model) int { return min(64, max(8, 64/m.Group())) }
@@ -101,6 +110,7 @@ func Cases(m spec.Model, kind spec.Kind) []Case {
 	const k = 1 << 10
 	switch kind {
 	case spec.Prefill:
+		add(false, 64, blockTokens(m), blockTokens(m))
 		add(false, 8, k, k)
 		add(true, 2, 8*k, 8*k)
 		add(true, 3, 2*k, 2*k)
@@ -109,6 +119,12 @@ func Cases(m spec.Model, kind spec.Kind) []Case {
 		add(false, 1, few, 4*k)
 		add(false, 4, few, 4*k)
 		add(false, 1, few, 32*k)
+		block := blockTokens(m)
+		add(false, 1, block, 8*k)
+		add(false, 4, block, 4*k)
+		add(false, 1, 3*block, 8*k)
+		add(false, 4, 3*block, 8*k)
+		add(false, 1, 5*block, 16*k)
 		add(true, 2, few-few/4, 12*k)
 		add(true, 2, 64, 16*k)
 		add(true, 1, 96, 24*k)

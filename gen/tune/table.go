@@ -139,14 +139,27 @@ func (e Entry) Tuned(s spec.Spec) (plan.Tuned, error) {
 			choices = choices[:len(choices)-1]
 		}
 		for i, c := range choices {
-			// One that the next one, of a bucket around its own, repeats says nothing.
-			if i+1 < len(choices) && choices[i+1].Setting == c.Setting && choices[i+1].around(c.Bucket) {
+			if repeated(c, choices[i+1:]) {
 				continue
 			}
 			t.Rules = append(t.Rules, plan.Rule{Kind: k.Kind, Query: c.Query, Keys: c.Keys, Layout: c.Layout, Cut: c.Cut})
 		}
 	}
 	return t, nil
+}
+
+// repeated tells whether a choice says nothing: those behind it are the same up to one of a
+// bucket around its own.
+func repeated(c Choice, behind []Choice) bool {
+	for _, b := range behind {
+		if b.Setting != c.Setting {
+			return false
+		}
+		if b.around(c.Bucket) {
+			return true
+		}
+	}
+	return false
 }
 
 // FileName is the name of a GPU model's table: nvidia-h200.yaml of NVIDIA H200.

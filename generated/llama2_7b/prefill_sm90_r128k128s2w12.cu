@@ -1543,6 +1543,24 @@ __device__ __forceinline__ PagedTokens<Config, Config::v_head_dim> paged_values(
   return {pointer<unsigned char>(params.v_cache), pointer<int32_t>(params.page_table) + page, kv_head, params.kv_heads};
 }
 
+// Of a cluster the blocks walk an item's keys together, each for some of its query tokens.
+__device__ __forceinline__ int block_in_cluster() { return 0; }
+
+// The query tokens of an item that are this block's: of its own tile's rows, whose first is
+// token `first` of the item. Each block of a cluster takes as many as its tile has rows for,
+// so the last may have fewer, or none.
+struct OwnTokens {
+  int first, count;
+};
+template <class Config>
+__device__ __forceinline__ OwnTokens own_tokens(const Item& item) {
+  return {0, item.q_count};
+}
+
+// The block's rows that exist, the first of its tile's.
+template <class Config>
+__device__ __forceinline__ int own_rows(const Item& item) { return own_tokens<Config>(item).count * Config::group; }
+
 constexpr int no_base = -2147483647 - 1;
 
 // What a tile's queries are rotated against: where its keys were encoded as position
@@ -1570,8 +1588,8 @@ template <class Config>
 __device__ __forceinline__ QueryRows<Config> query_rows(const AttendParams& params, const Item& item, int kv_head) {
   QueryRows<Config> rows;
   rows.token_bytes = 2ll * params.q_token_stride;
-  rows.count = item.q_count * Config::group;
-  const int first_token = item.q_begin;
+  rows.count = own_rows<Config>(item);
+  const int first_token = item.q_begin + own_tokens<Config>(item).first;
   rows.q = pointer<unsigned char>(params.q) + first_token * rows.token_bytes + kv_head * (Config::group * Config::head_dim * 2);
   rows.positions = pointer<int32_t>(params.positions) + first_token;
   return rows;
@@ -1581,7 +1599,8 @@ __device__ __forceinline__ QueryRows<Config> query_rows(const AttendParams& para
 // the item's first token sees; nobody reads their results.
 template <class Config>
 __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params, const Item& item, const KeyTile& tile, int row) {
-  const int token = row < item.q_count * Config::group ? row / Config::group : 0;
+  const OwnTokens own = own_tokens<Config>(item);
+  const int token = own.first + (row < own.count * Config::group ? row / Config::group : 0);
   return visible_keys<Config>(tile, item.q_index + token, pointer<int32_t>(params.positions)[item.q_begin + token], tile.offset);
 }
 
@@ -1607,7 +1626,7 @@ struct RowResult {
 
 template <class Config>
 __device__ __forceinline__ RowResult row_result(const AttendParams& params, const Item& item, int kv_head, int row) {
-  const int token = row / Config::group, heads = params.kv_heads * Config::group;
+  const int token = own_tokens<Config>(item).first + row / Config::group, heads = params.kv_heads * Config::group;
   RowResult r;
   r.head = query_head<Config>(kv_head, row);
   r.token = item.q_begin + token;
@@ -1654,7 +1673,8 @@ __device__ __forceinline__ void store_log_sum_exp(const AttendParams& params, co
 template <class Config>
 __device__ __forceinline__ long long scratch_vector(const AttendParams& params, const Item& item, int kv_head, int row, int level) {
   const int heads = params.kv_heads * Config::group;
-  return static_cast<long long>(item.scratch + level * item.q_count + row / Config::group) * heads + query_head<Config>(kv_head, row);
+  const int token = own_tokens<Config>(item).first + row / Config::group;
+  return static_cast<long long>(item.scratch + level * item.q_count + token) * heads + query_head<Config>(kv_head, row);
 }
 
 // What a folded row is multiplied by at the end: the learned sink is in a final result.
@@ -1699,6 +1719,17 @@ __device__ __forceinline__ void read_ahead(const AttendParams& params, int threa
   prefetch(params.page_table, params.page_count * static_cast<int>(sizeof(int32_t)));
 }
 
+// Who takes pieces of work: a block, or a cluster, whose blocks take the same ones.
+constexpr int cluster_blocks = 1;
+__device__ __forceinline__ int worker() { return ptx::block_x() / cluster_blocks; }
+__device__ __forceinline__ int workers() { return ptx::grid_x() / cluster_blocks; }
+
+// Hands a barrier's phase on: the lane that `lane` names arrives, at the same place in each
+// block of the cluster.
+__device__ __forceinline__ void arrive_everywhere(unsigned long long& barrier, int lane) {
+  if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&barrier));
+}
+
 // A piece of work: an item, for one KV head.
 struct Work {
   int item, kv_head;  // item -1: nothing is left
@@ -1714,20 +1745,20 @@ __device__ __forceinline__ Work work_at(const AttendParams& params, int place) {
   return {item, place % params.kv_heads};
 }
 
-// What each block begins with.
-__device__ __forceinline__ Work first_work(const AttendParams& params) { return work_at(params, ptx::block_x()); }
+// What each worker begins with.
+__device__ __forceinline__ Work first_work(const AttendParams& params) { return work_at(params, worker()); }
 
-// A block's fixed share: one of every grid_x() pieces. As they come heaviest first, every
-// other round goes backwards, and no block has the heavier one of each round.
+// A worker's fixed share: one of every workers() pieces. As they come heaviest first, every
+// other round goes backwards, and no worker has the heavier one of each round.
 struct FixedShare {
   static constexpr int found_under = 1;  // see for_each_tile
   int lane, round = 0;
 
   // What follows first_work().
   __device__ __forceinline__ Work next(const AttendParams& params) {
-    const int blocks = ptx::grid_x(), pieces = params.item_count * params.kv_heads;
-    while (++round * blocks < pieces) {
-      const int place = round * blocks + (round % 2 == 0 ? ptx::block_x() : blocks - 1 - ptx::block_x());
+    const int all = workers(), pieces = params.item_count * params.kv_heads;
+    while (++round * all < pieces) {
+      const int place = round * all + (round % 2 == 0 ? worker() : all - 1 - worker());
       // The last round may be short: its places in the middle, not at the end, then
       // have no work where it goes backwards.
       if (place < pieces) return work_at(params, place);
@@ -1735,10 +1766,11 @@ struct FixedShare {
     return {-1, 0};
   }
   __device__ __forceinline__ void end(const AttendParams&) const {}
+  __device__ __forceinline__ void wait_for_all_readers() const {}
 };
 
-// Finds the block's further pieces, by one warp: with a counter, each is the first that no
-// block has yet; without one, the block's fixed share.
+// Finds the worker's further pieces, by one warp: with a counter, each is the first that no
+// worker has yet; without one, the worker's fixed share.
 struct WorkFinder {
   FixedShare fixed;
 
@@ -1746,28 +1778,44 @@ struct WorkFinder {
     if (params.counter == nullptr) return fixed.next(params);
     int taken = 0;
     if (lane == 0) taken = ptx::atomic_add(static_cast<uint32_t*>(params.counter), 1);
-    return work_at(params, ptx::grid_x() + ptx::shuffle(taken, 0));
+    return work_at(params, workers() + ptx::shuffle(taken, 0));
   }
 
-  // When there is no next: the last block to say so makes the counter zero again.
+  // When there is no next: the last worker to say so makes the counter zero again.
   __device__ __forceinline__ void end(const AttendParams& params, int lane) const {
     uint32_t* counter = static_cast<uint32_t*>(params.counter);
-    if (counter != nullptr && lane == 0 && ptx::atomic_add(counter + 1, 1) == ptx::grid_x() - 1) counter[0] = counter[1] = 0;
+    if (counter != nullptr && lane == 0 && ptx::atomic_add(counter + 1, 1) == workers() - 1) counter[0] = counter[1] = 0;
   }
 };
 
-// The block's pieces on their way from the warp that finds them to so many others.
+// The block's pieces on their way from the warp that finds them to so many others. Of a
+// cluster the first block finds them: its finder fills the rings of both, when all readers of
+// both, among them the other block's finder, have let go of the place.
 template <int Readers>
 struct WorkRing {
-  static constexpr int places = 4;
+  static constexpr int places = 4, readers = cluster_blocks * (Readers + 1) - 1;
   Work work[places];
   unsigned long long full[places], free[places];
 
   __device__ __forceinline__ void init() {
     for (int i = 0; i < places; ++i) {
       ptx::barrier_init(ptx::shared_address(&full[i]), 1);
-      ptx::barrier_init(ptx::shared_address(&free[i]), Readers);
+      ptx::barrier_init(ptx::shared_address(&free[i]), readers);
     }
+  }
+  __device__ __forceinline__ static bool found_here() { return block_in_cluster() == 0; }
+  __device__ __forceinline__ void wait_for_readers(int turn) { ptx::barrier_wait(ptx::shared_address(&free[turn % places]), turn / places % 2 ^ 1); }
+  // The finder's end, by one lane behind that wait.
+  __device__ __forceinline__ void fill(int place, const Work& found) {
+    work[place] = found;
+    ptx::barrier_arrive(ptx::shared_address(&full[place]));
+  }
+  // A reader's.
+  __device__ __forceinline__ void wait(int place, int parity) {
+    ptx::barrier_wait(ptx::shared_address(&full[place]), parity);
+  }
+  __device__ __forceinline__ void release(int place) {
+    ptx::barrier_arrive(ptx::shared_address(&free[place]));
   }
 };
 
@@ -1783,41 +1831,41 @@ struct WorkList {
   // What follows first_work().
   __device__ __forceinline__ Work next(const AttendParams& params) {
     const int stage = turn % Ring::places, parity = turn / Ring::places % 2;
-    const uint32_t full = ptx::shared_address(&ring.full[stage]), free = ptx::shared_address(&ring.free[stage]);
     Work work;
-    if constexpr (Finds) {
+    if (Finds && Ring::found_here()) {
       work = finder.next(params, lane);
-      ptx::barrier_wait(free, parity ^ 1);
+      ring.wait_for_readers(turn);
       ptx::sync_warp();  // see wait_for_stage
-      if (lane == 0) {
-        ring.work[stage] = work;
-        ptx::barrier_arrive(full);
-      }
+      if (lane == 0) ring.fill(stage, work);
     } else {
-      ptx::barrier_wait(full, parity);
+      ring.wait(stage, parity);
       // One lane reads it, the one that releases the place.
       work = {ptx::shuffle(lane == 0 ? ring.work[stage].item : 0, 0), ptx::shuffle(lane == 0 ? ring.work[stage].kv_head : 0, 0)};
-      if (lane == 0) ptx::barrier_arrive(free);
+      if (lane == 0) ring.release(stage);
     }
     ++turn;
     return work;
   }
   __device__ __forceinline__ void end(const AttendParams& params) const {
-    if constexpr (Finds) finder.end(params, lane);
+    if (Finds && Ring::found_here()) finder.end(params, lane);
+  }
+  // See wait_for_all.
+  __device__ __forceinline__ void wait_for_all_readers() const {
   }
 };
 
 // The first tile of a piece of work, found ahead of its use.
 struct WorkStart {
   Work work;
-  int run_end, q_index;  // of its item
+  int run_end, q_index;  // of its item, the latter of the block's first query token
   KeyTile tile;
 
+  template <class Config>
   __device__ __forceinline__ static WorkStart of(const AttendParams& params, const Work& work) {
     WorkStart start = {work, 0, 0, {-1, 0, 0, 0, 0, 0}};
     if (work.exists()) {
       const Item& item = pointer<Item>(params.items)[work.item];
-      start.run_end = item.run_end, start.q_index = item.q_index;
+      start.run_end = item.run_end, start.q_index = item.q_index + own_tokens<Config>(item).first;
       start.tile = first_tile(params, item.run_begin, item.run_end);
     }
     return start;
@@ -1832,6 +1880,12 @@ __device__ __forceinline__ void wait_for_stage(unsigned long long& free, int par
   ptx::sync_warp();
 }
 
+// A block of a cluster may not end before the last arrival at one of its barriers: the
+// producer waits until all stages are free again.
+template <int Stages>
+__device__ __forceinline__ void wait_for_all(unsigned long long (&free)[Stages], RingPlace<Stages> place) {
+}
+
 // What a stage's tile is, to all lanes. One lane reads it, the one that releases the
 // stage.
 __device__ __forceinline__ KeyTile read_tile(const KeyTile& published, int lane) {
@@ -1842,12 +1896,15 @@ __device__ __forceinline__ KeyTile read_tile(const KeyTile& published, int lane)
 }
 
 // How many boxes of a tile's pages hold tokens. A box is a page's vectors of one head, or
-// the tile's part of those of a larger page.
+// the tile's part of those of a larger page. Each block of a cluster copies its share of them.
 template <class Config>
 struct Boxes {
-  static_assert(Config::keys / (Config::page_size < Config::keys ? Config::page_size : Config::keys) <= 32, "a lane for each box");
-  static constexpr int rows = Config::page_size < Config::keys ? Config::page_size : Config::keys;
+  static constexpr int own_keys = Config::keys / cluster_blocks;
+  static constexpr int rows = Config::page_size < own_keys ? Config::page_size : own_keys, own = own_keys / rows;
+  static_assert(Config::keys / rows <= 32, "a lane for each box");
   static_assert(rows % 8 == 0, "whole blocks");
+
+  __device__ static __forceinline__ int first() { return block_in_cluster() * own; }
 
   __device__ static __forceinline__ int of(const KeyTile& tile) {
     const int tokens = tile.end - tile.begin;
@@ -1855,6 +1912,7 @@ struct Boxes {
   }
 };
 
+// What a tile's copies bring to the block: of a cluster those of both blocks.
 template <class Config, int Dim>
 __device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Config>::of(tile) * Boxes<Config>::rows * (Dim * 2); }
 
@@ -1887,19 +1945,23 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
   // What is read once would only push out what is read again, and, where the cache is
   // full of lines that were written, each line it takes costs a write to memory.
   const uint64_t policy = copies.once ? ptx::evict_first() : ptx::evict_unchanged();
-  constexpr int most = Config::keys / Boxes<Config>::rows;
+  constexpr int most = Boxes<Config>::own;
+  const int first = Boxes<Config>::first();
   int pages[most];
 #pragma unroll
-  for (int box = 0; box < most; ++box) pages[box] = ptx::shuffle(copies.page, box);
+  for (int i = 0; i < most; ++i) pages[i] = ptx::shuffle(copies.page, first + i);
   if (!ptx::elect()) return;
   // A branch a box, for whole tiles too: copies that start with none between them come twice
   // as fast, and what runs beside them takes 1 percent longer (H200; half as fast is worse).
 #pragma unroll
-  for (int box = 0; box < most; ++box) {
+  for (int i = 0; i < most; ++i) {
+    const int box = first + i;
     if (box >= boxes) break;
     // The map's dimensions: see the runtime's CacheShape.
-    const int column = kv_head * Tile::columns, page = pages[box];
-    ptx::tensor_copy(bytes + box * Boxes<Config>::rows * Tile::row_bytes, map, full, policy, 0, 0, column, place / 8, page);
+    const int column = kv_head * Tile::columns, page = pages[i];
+    const uint32_t target_box = bytes + box * Boxes<Config>::rows * Tile::row_bytes;
+    const int block = (place + (Config::page_size > Boxes<Config>::rows ? box * Boxes<Config>::rows : 0)) / 8;
+    ptx::tensor_copy(target_box, map, full, policy, 0, 0, column, block, page);
   }
 }
 
@@ -1917,7 +1979,7 @@ template <class Config, int Stages, bool Ends, class Works, class Visit>
 __device__ __forceinline__ void for_each_tile(const AttendParams& params, Works works, Visit visit) {
   // What comes next takes some reads to find. They are under copies that fill so many stages.
   constexpr int found_under = Works::found_under > 0 ? Works::found_under : Stages;
-  for (WorkStart now = WorkStart::of(params, first_work(params)), next; now.work.exists(); now = next) {
+  for (WorkStart now = WorkStart::of<Config>(params, first_work(params)), next; now.work.exists(); now = next) {
     TileCopies coming = look_up<Config>(params, now.tile, works.lane);
     int copied = 0, base_before = no_base;  // of the item
     bool begins_part = false;
@@ -1927,12 +1989,13 @@ __device__ __forceinline__ void for_each_tile(const AttendParams& params, Works 
       visit(t);
       if (!t.copies.tile.exists()) break;
       base_before = rotation_base(t.copies.tile), begins_part = t.copies.ends_part;
-      if (++copied == found_under) next = WorkStart::of(params, works.next(params));
+      if (++copied == found_under) next = WorkStart::of<Config>(params, works.next(params));
     }
-    if (copied < found_under) next = WorkStart::of(params, works.next(params));
+    if (copied < found_under) next = WorkStart::of<Config>(params, works.next(params));
   }
   works.end(params);
   ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
+  works.wait_for_all_readers();
 }
 
 // Zeros the rows of a tile of values past the first `tokens`, the end of their run: a zero
@@ -2011,6 +2074,7 @@ struct KeyCopier {
     copy_tile<Config>(shared.key[place.stage], params.k_map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   }
+  __device__ __forceinline__ void end() { wait_for_all(shared.key_free, place); }
 };
 
 template <class Config>
@@ -2028,6 +2092,7 @@ struct ValueCopier {
     copy_tile<Config>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   }
+  __device__ __forceinline__ void end() { wait_for_all(shared.value_free, place); }
 };
 
 // One warp for both. A tile's values are copied behind the keys of the next: consumers let
@@ -2044,6 +2109,8 @@ __device__ __forceinline__ void produce_keys_and_values(const AttendParams& para
     if (before.copies.tile.exists()) values.copy(before);
     before = t;  // of an item the last is none
   });
+  keys.end();
+  values.end();
 }
 
 }  // namespace kgen
@@ -2160,7 +2227,7 @@ __device__ __forceinline__ void for_each_row(const Item& item, int first_row, in
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + 16 * m + 8 * h + lane / 4;
-      if (row < item.q_count * Config::group) visit(row, m, h);
+      if (row < own_rows<Config>(item)) visit(row, m, h);
     }
 }
 
@@ -2176,7 +2243,7 @@ __device__ __forceinline__ void store_rows(const AttendParams& params, const Ite
     if (lane % 4 == 0) store_log_sum_exp(params, item, row_result<Config>(params, item, kv_head, row), ends.lse[m][h]);
   });
   const ResultRows<Config> results = ResultRows<Config>::of(params, item, kv_head);
-  const int count = item.q_count * Config::group;
+  const int count = own_rows<Config>(item);
   if (is_final(item)) {
     store_staged<Config, blocks>(results, 0, count, output, ends.factor, 0, first_row, lane, staging, [&](int row, int n, float x, float y) {
       *reinterpret_cast<uint32_t*>(staging(row, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y);
@@ -2233,7 +2300,7 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
   softmax.finish();
   RowEnds<1> ends = {};
   auto row_of = [&](int h) { return first_row + 8 * h + lane / 4; };
-  auto exists = [&](int h) { return row_of(h) < item.q_count * Config::group; };
+  auto exists = [&](int h) { return row_of(h) < own_rows<Config>(item); };
   auto lse_of = [&](int h, int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row_of(h), level); };
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -2378,9 +2445,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
-  auto release = [&](unsigned long long& free) {
-    if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&free));
-  };
+  auto release = [&](unsigned long long& free) { arrive_everywhere(free, lane); };
 
   rotate_first_queries<Config, consumer_threads>(params, shared, ptx::thread_index());
   // See take_turn: the first turn is warpgroup 0's. (Not by pass_turn, which, kept for the
@@ -2586,11 +2651,11 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     }
     for (int s = 0; s < AttendSm90Shared<Config>::key_stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
-      ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), 4 * consumers);
+      ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), cluster_blocks * 4 * consumers);
     }
     for (int s = 0; s < Config::stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.value_full[s]), 1);
-      ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), 4 * consumers);
+      ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), cluster_blocks * 4 * consumers);
     }
     ptx::barrier_init_fence();
     ptx::tensor_map_prefetch(params.k_map);
@@ -2625,9 +2690,11 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   } else if (copier == 0) {
     KeyCopier<Config> keys = {params, shared, lane};
     for_each_tile<Config, AttendSm90Shared<Config>::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) { keys.copy(t); });
+    keys.end();
   } else if (copier == 1) {
     ValueCopier<Config> values = {params, shared, lane};
     for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, lane}, [&](const TileOfItem& t) { values.copy(t); });
+    values.end();
   }
 }
 

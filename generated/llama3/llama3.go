@@ -17,8 +17,11 @@
 //	append      append_sm80.cu
 //	prefill     prefill_sm80_r128k64s1w4.cu
 //	prefill     prefill_sm90_r128k128s2w12.cu
+//	prefill     prefill_sm80_r128k32s2w4.cu
+//	prefill     prefill_sm90_r256k128s2w12.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
+//	extend      extend_sm90_r256k128s2w16.cu
 //	extend      extend_sm90_r128k128s2w16.cu
 //	extend      extend_sm80_r64k64s1w4.cu
 //	decode      decode_sm80_r16k16s2w4.cu
@@ -42,8 +45,11 @@ import (
 //go:embed append_sm80.cu
 //go:embed prefill_sm80_r128k64s1w4.cu
 //go:embed prefill_sm90_r128k128s2w12.cu
+//go:embed prefill_sm80_r128k32s2w4.cu
+//go:embed prefill_sm90_r256k128s2w12.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
+//go:embed extend_sm90_r256k128s2w16.cu
 //go:embed extend_sm90_r128k128s2w16.cu
 //go:embed extend_sm80_r64k64s1w4.cu
 //go:embed decode_sm80_r16k16s2w4.cu
@@ -147,6 +153,37 @@ func Bundle() kernel.Bundle {
 				Source:      read("prefill_sm90_r128k128s2w12.cu"),
 			},
 			{
+				Kind:        abi.KindPrefill,
+				Entry:       "kgen_llama3_prefill_sm80_r128k32s2w4",
+				File:        "prefill_sm80_r128k32s2w4.cu",
+				Family:      "sm80",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        128,
+				Keys:        32,
+				Stages:      2,
+				Warps:       4,
+				Group:       Group,
+				SharedBytes: 67840,
+				Source:      read("prefill_sm80_r128k32s2w4.cu"),
+			},
+			{
+				Kind:        abi.KindPrefill,
+				Entry:       "kgen_llama3_prefill_sm90_r256k128s2w12",
+				File:        "prefill_sm90_r256k128s2w12.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        256,
+				Keys:        128,
+				Stages:      2,
+				Warps:       12,
+				Group:       Group,
+				SharedBytes: 230400,
+				Cluster:     2,
+				Source:      read("prefill_sm90_r256k128s2w12.cu"),
+			},
+			{
 				Kind:        abi.KindExtend,
 				Entry:       "kgen_llama3_extend_sm80_r128k64s1w4",
 				File:        "extend_sm80_r128k64s1w4.cu",
@@ -174,6 +211,23 @@ func Bundle() kernel.Bundle {
 				SharedBytes: 230400,
 				Folds:       true,
 				Source:      read("extend_sm90_r128k128s2w12.cu"),
+			},
+			{
+				Kind:        abi.KindExtend,
+				Entry:       "kgen_llama3_extend_sm90_r256k128s2w16",
+				File:        "extend_sm90_r256k128s2w16.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        256,
+				Keys:        128,
+				Stages:      2,
+				Warps:       16,
+				Group:       Group,
+				SharedBytes: 232448,
+				Cluster:     2,
+				Folds:       true,
+				Source:      read("extend_sm90_r256k128s2w16.cu"),
 			},
 			{
 				Kind:        abi.KindExtend,
@@ -289,16 +343,22 @@ func Bundle() kernel.Bundle {
 		},
 		Tuned: []kernel.Tuned{
 			{Device: "NVIDIA H200", Rules: []kernel.Rule{
-				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm80_r128k32s2w4"},
+				{Kind: abi.KindPrefill, Keys: 2048, Entry: "kgen_llama3_prefill_sm90_r128k128s2w12"},
+				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w12"},
+				{Kind: abi.KindExtend, Query: 32, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 128, Keys: 65536, Fill: 100, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
 			}},
 			{Target: "sm_80", Rules: []kernel.Rule{
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm80_r64k64s1w4"},
 			}},
 			{Target: "sm_90a", Rules: []kernel.Rule{
-				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 32, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 65536, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
 			}},

@@ -1144,6 +1144,24 @@ __device__ __forceinline__ PagedTokens<Config, Config::v_head_dim> paged_values(
   return {pointer<unsigned char>(params.v_cache), pointer<int32_t>(params.page_table) + page, kv_head, params.kv_heads};
 }
 
+// Of a cluster the blocks walk an item's keys together, each for some of its query tokens.
+__device__ __forceinline__ int block_in_cluster() { return 0; }
+
+// The query tokens of an item that are this block's: of its own tile's rows, whose first is
+// token `first` of the item. Each block of a cluster takes as many as its tile has rows for,
+// so the last may have fewer, or none.
+struct OwnTokens {
+  int first, count;
+};
+template <class Config>
+__device__ __forceinline__ OwnTokens own_tokens(const Item& item) {
+  return {0, item.q_count};
+}
+
+// The block's rows that exist, the first of its tile's.
+template <class Config>
+__device__ __forceinline__ int own_rows(const Item& item) { return own_tokens<Config>(item).count * Config::group; }
+
 constexpr int no_base = -2147483647 - 1;
 
 // What a tile's queries are rotated against: where its keys were encoded as position
@@ -1171,8 +1189,8 @@ template <class Config>
 __device__ __forceinline__ QueryRows<Config> query_rows(const AttendParams& params, const Item& item, int kv_head) {
   QueryRows<Config> rows;
   rows.token_bytes = 2ll * params.q_token_stride;
-  rows.count = item.q_count * Config::group;
-  const int first_token = item.q_begin;
+  rows.count = own_rows<Config>(item);
+  const int first_token = item.q_begin + own_tokens<Config>(item).first;
   rows.q = pointer<unsigned char>(params.q) + first_token * rows.token_bytes + kv_head * (Config::group * Config::head_dim * 2);
   rows.positions = pointer<int32_t>(params.positions) + first_token;
   return rows;
@@ -1182,7 +1200,8 @@ __device__ __forceinline__ QueryRows<Config> query_rows(const AttendParams& para
 // the item's first token sees; nobody reads their results.
 template <class Config>
 __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params, const Item& item, const KeyTile& tile, int row) {
-  const int token = row < item.q_count * Config::group ? row / Config::group : 0;
+  const OwnTokens own = own_tokens<Config>(item);
+  const int token = own.first + (row < own.count * Config::group ? row / Config::group : 0);
   return visible_keys<Config>(tile, item.q_index + token, pointer<int32_t>(params.positions)[item.q_begin + token], tile.offset);
 }
 
@@ -1208,7 +1227,7 @@ struct RowResult {
 
 template <class Config>
 __device__ __forceinline__ RowResult row_result(const AttendParams& params, const Item& item, int kv_head, int row) {
-  const int token = row / Config::group, heads = params.kv_heads * Config::group;
+  const int token = own_tokens<Config>(item).first + row / Config::group, heads = params.kv_heads * Config::group;
   RowResult r;
   r.head = query_head<Config>(kv_head, row);
   r.token = item.q_begin + token;
@@ -1255,7 +1274,8 @@ __device__ __forceinline__ void store_log_sum_exp(const AttendParams& params, co
 template <class Config>
 __device__ __forceinline__ long long scratch_vector(const AttendParams& params, const Item& item, int kv_head, int row, int level) {
   const int heads = params.kv_heads * Config::group;
-  return static_cast<long long>(item.scratch + level * item.q_count + row / Config::group) * heads + query_head<Config>(kv_head, row);
+  const int token = own_tokens<Config>(item).first + row / Config::group;
+  return static_cast<long long>(item.scratch + level * item.q_count + token) * heads + query_head<Config>(kv_head, row);
 }
 
 // What a folded row is multiplied by at the end: the learned sink is in a final result.
@@ -1327,7 +1347,7 @@ __device__ __forceinline__ void for_each_row(const Item& item, int first_row, in
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + 16 * m + 8 * h + lane / 4;
-      if (row < item.q_count * Config::group) visit(row, m, h);
+      if (row < own_rows<Config>(item)) visit(row, m, h);
     }
 }
 
@@ -1343,7 +1363,7 @@ __device__ __forceinline__ void store_rows(const AttendParams& params, const Ite
     if (lane % 4 == 0) store_log_sum_exp(params, item, row_result<Config>(params, item, kv_head, row), ends.lse[m][h]);
   });
   const ResultRows<Config> results = ResultRows<Config>::of(params, item, kv_head);
-  const int count = item.q_count * Config::group;
+  const int count = own_rows<Config>(item);
   if (is_final(item)) {
     store_staged<Config, blocks>(results, 0, count, output, ends.factor, 0, first_row, lane, staging, [&](int row, int n, float x, float y) {
       *reinterpret_cast<uint32_t*>(staging(row, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y);
