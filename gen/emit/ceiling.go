@@ -77,7 +77,7 @@ func (c *Ceiling) emit(templates fs.FS, name string, params reflect.Type, config
 		template += "_sm90"
 	}
 	c.Entry, c.File = "kgen_"+name, template+".cu"
-	f := flattener{fs: templates, flags: map[string]bool{}, done: map[string]bool{}}
+	f := flattener{fs: templates, flags: map[string]bool{"KGEN_CLUSTER": false}, done: map[string]bool{}}
 	if err := f.file(fmt.Sprintf("ptx/%s.cuh", c.Plan.Family), ""); err != nil {
 		return err
 	}

@@ -299,7 +299,7 @@ const (
 // canCluster reports the kinds of family sm90 of which two blocks can share an item: what one
 // copies of K and V is then for both. Shared decode's rows are of members, not of tokens that
 // follow each other. Raw keys would be rotated by each block (or, by one for both, come later
-// than that saves: the exchange takes half a tile's time).
+// than that saves: the exchange takes a third of a tile's time).
 func canCluster(s spec.Spec, kind spec.Kind) bool {
 	return (kind == spec.Prefill || kind == spec.Extend) && !s.RotatesKeys()
 }

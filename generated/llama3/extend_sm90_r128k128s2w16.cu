@@ -1724,8 +1724,7 @@ constexpr int cluster_blocks = 1;
 __device__ __forceinline__ int worker() { return ptx::block_x() / cluster_blocks; }
 __device__ __forceinline__ int workers() { return ptx::grid_x() / cluster_blocks; }
 
-// Hands a barrier's phase on: the lane that `lane` names arrives, at the same place in each
-// block of the cluster.
+// Arrives at a barrier, by one lane, or in a cluster at the same place in each block, by a lane each.
 __device__ __forceinline__ void arrive_everywhere(unsigned long long& barrier, int lane) {
   if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&barrier));
 }

@@ -37,8 +37,7 @@ constexpr int cluster_blocks = 1;
 __device__ __forceinline__ int worker() { return ptx::block_x() / cluster_blocks; }
 __device__ __forceinline__ int workers() { return ptx::grid_x() / cluster_blocks; }
 
-// Hands a barrier's phase on: the lane that `lane` names arrives, at the same place in each
-// block of the cluster.
+// Arrives at a barrier, by one lane, or in a cluster at the same place in each block, by a lane each.
 __device__ __forceinline__ void arrive_everywhere(unsigned long long& barrier, int lane) {
 #if KGEN_CLUSTER
   if (lane < cluster_blocks) ptx::barrier_arrive_at(ptx::shared_of(ptx::shared_address(&barrier), lane));
