@@ -47,10 +47,12 @@ func chosenRules(t *testing.T, s spec.Spec) []plan.Tuned {
 	rows := func(usual, p plan.Plan) bool { return p.Rows < usual.Rows && p.Family == usual.Family }
 	keys := func(usual, p plan.Plan) bool { return p.Keys != usual.Keys && p.Family == usual.Family }
 	two := func(_, p plan.Plan) bool { return p.MinBlocks == 2 }
+	cluster := func(_, p plan.Plan) bool { return p.Cluster == 2 }
 	return []plan.Tuned{
 		{GPU: "GPU A", Target: "sm_90a", Rules: []plan.Rule{
-			{Kind: spec.Extend, Query: 16, Keys: 4096, Layout: other(spec.Extend, "sm_90a", rows), Cut: plan.Cut{Fill: 50, Tokens: 512}},
-			{Kind: spec.Extend, Query: 16, Layout: other(spec.Extend, "sm_90a", keys)},
+			{Kind: spec.Extend, Query: 16, Keys: 4096, Layout: other(spec.Extend, "sm_90a", cluster), Cut: plan.Cut{Fill: 50, Tokens: 512}},
+			{Kind: spec.Extend, Query: 16, Layout: other(spec.Extend, "sm_90a", rows)},
+			{Kind: spec.Extend, Query: 17, Layout: other(spec.Extend, "sm_90a", cluster)},
 			{Kind: spec.Decode, Layout: other(spec.Decode, "sm_90a", two), Cut: plan.Cut{Fill: 1}},
 			{Kind: spec.SharedDecode, Layout: other(spec.SharedDecode, "sm_90a", keys)},
 		}},
