@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kgen-project/kgen/gen/emulate"
+	"github.com/kgen-project/kgen/generated/llama3"
 	"github.com/kgen-project/kgen/generated/smollm2_135m"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/kernel"
@@ -22,24 +23,38 @@ func (manyBlocks) Blocks(abi.Kind) int { return 2 * kvHeads }
 
 // TestEngine serves a request with the generated kernels on the emulator: a long
 // question, so that keys are split and merged, then a token, and after a further
-// document another; of the sm80 and of the sm90 family.
+// document another; of the sm80 and of the sm90 family, and by tiles that two blocks share.
 func TestEngine(t *testing.T) {
 	if _, err := exec.LookPath("c++"); err != nil {
 		t.Skip("the emulator needs a C++ compiler")
 	}
-	for _, major := range []int{8, 9} {
-		ctx := t.Context()
+	pairs := llama3.Bundle()
+	pairs.Tuned = []kernel.Tuned{{Device: "kgen emulator", Rules: []kernel.Rule{
+		{Kind: abi.KindPrefill, Entry: "kgen_llama3_prefill_sm90_r256k128s2w12"},
+		{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
+	}}}
+	for _, c := range []struct {
+		major    int
+		bundle   kernel.Bundle
+		model    serve.Model
+		question int
+	}{
+		{8, smollm2_135m.Bundle(), toy.SmolLM2(1), 20},
+		{9, smollm2_135m.Bundle(), toy.SmolLM2(1), 20},
+		{9, pairs, toy.Llama3(1), 40},
+	} {
+		major, ctx := c.major, t.Context()
 		dev, err := emulate.Open(ctx, emulate.Options{CacheDir: t.TempDir(), Seed: 1, Major: major})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer dev.Close()
-		kernels, err := kernel.Open(ctx, dev, smollm2_135m.Bundle(), kernel.Options{})
+		kernels, err := kernel.Open(ctx, dev, c.bundle, kernel.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer kernels.Close()
-		m := toy.SmolLM2(1)
+		m := c.model
 		e, err := serve.New(dev, manyBlocks{kernels}, m, serve.Options{Pages: 64})
 		if err != nil {
 			t.Fatal(err)
@@ -51,13 +66,14 @@ func TestEngine(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := &toy.Request{Segments: []toy.Placed{{Tokens: second, Offset: 70_000}, {Tokens: first, Offset: 70_021}}, Offset: 70_291}
-		for i, n := range []int{20, 1, 1} {
+		for i, n := range []int{c.question, 1, 1} {
 			if i == 2 {
 				if err := s.Place(kvcache.Pack(b.Register(t, second)), kvcache.Packed); err != nil {
 					t.Fatal(err)
 				}
-				r.Place(toy.Placed{Tokens: second, Offset: 70_312})
-				r.Offset = 70_333
+				behind := 70_291 + c.question + 1
+				r.Place(toy.Placed{Tokens: second, Offset: behind})
+				r.Offset = behind + len(second)
 			}
 			tokens := toy.Document(uint64(20+i), n)
 			outs, err := b.Step(ctx, []serve.Entry{{Sequence: s, Tokens: n}}, tokens)
