@@ -73,7 +73,7 @@ func (b *SharedBuilder) again(sequences []Sequence, o *Options, s *SharedOptions
 		}
 		own := &q.Segments[was.segments-1]
 		total := was.tokens + int(own.Tokens)
-		if !own.Own || q.checkPositions(o) != nil || q.checkSegment(was.segments-1, o, false) != nil || checkTotal(total) != nil {
+		if !own.Own || !q.right(total, false, o) {
 			return false, false
 		}
 		b.known[i].total = total
