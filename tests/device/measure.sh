@@ -4,16 +4,16 @@
 #   tests/device/measure.sh FOLDER [PART...]
 #
 # prints each part's tables and keeps its reports in FOLDER. Parts: peers, shares, clean,
-# encodings, sharing, heads, dram, sm80, verify, sanitize, tune; all of them by default. It
-# needs bin/kgen (or another one in KGEN) and, for one thing each, torch, ncu and
-# compute-sanitizer.
+# encodings, sharing, heads, dram, sm80, verify, sanitize, clusters, tune; all of them by
+# default. It needs bin/kgen (or another one in KGEN) and, for one thing each, torch, ncu
+# and compute-sanitizer.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kgen=${KGEN:-bin/kgen}
 out=${1:?where to keep the reports: tests/device/measure.sh FOLDER [PART...]}
 shift
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(peers shares clean encodings sharing heads dram sm80 verify sanitize tune)
+[ ${#parts[@]} -gt 0 ] || parts=(peers shares clean encodings sharing heads dram sm80 verify sanitize clusters tune)
 mkdir -p "$out"
 
 attention=prefill:4x4096,prefill:1x16384,extend:1x64/8192,extend:1x64/32768,extend:1x64/131072,extend:8x64/8192,extend:1x256/16384,extend:4x512/8192
@@ -23,6 +23,12 @@ zipf=$(for s in 0 1.07 2.1; do for batch in 64 256; do printf ',zipf:%s:%s/1000x
 
 # llama3 with other lines: edited SED-SCRIPT
 edited() { sed "$1" specs/llama3.yaml; }
+
+# clustered WARPS SED-SCRIPT: llama3 with other lines, for sm_90a, prefill and extend by tiles
+# of two blocks, extend by so many warps.
+clustered() {
+  edited "$2; s/^targets:.*/targets: [sm_90a]/; \$a tiles: {prefill: {rows: 256, warps: 12}, extend: {rows: 256, warps: $1}}"
+}
 
 # bench NAME SPEC ARGUMENTS...: a run of kgen bench. A spec on standard input (-) has the
 # plans of a GPU without a table: a tuned table is beside a file.
@@ -100,6 +106,31 @@ for part in "${parts[@]}"; do
         compute-sanitizer --tool $tool "$kgen" verify specs/llama3.yaml --backend gpu --cases 2 --seed 5 | tail -n 3
         edited 's/^targets:.*/targets: [sm_80]/' | compute-sanitizer --tool $tool "$kgen" verify - --backend gpu --cases 2 --seed 5 | tail -n 3
       done 2>&1 | tee "$out/sanitize.txt"
+      ;;
+    clusters) # no default chooses them
+      while read -r warps edits; do
+        echo "== extend by $warps warps${edits:+, $edits}"
+        clustered "$warps" "$edits" | "$kgen" verify - --backend gpu --kernel prefill,extend --cases 40 --seed 7
+      done <<'END' 2>&1 | tee "$out/clusters.txt"
+12
+16
+12 s/encoding: segment/encoding: baked/
+16 s/layout: nhd/layout: hnd/; s/page_size: 16/page_size: 64/
+12 s/page_size: 16/page_size: 8/
+16 s/page_size: 16/page_size: 256/
+16 s/query_heads: 32/query_heads: 8/
+12 s/query_heads: 32/query_heads: 24/
+16 s/query_heads: 32/query_heads: 128/
+16 s/head_dim: 128/head_dim: 64/
+12 s/head_dim: 128/head_dim: 256/
+12 s/dtype: bf16/dtype: fp16/; s/^cache:/masks: {window: 300, sink_tokens: 4, sink_logits: true}\n&/
+END
+      for tool in memcheck racecheck synccheck initcheck; do
+        for warps in 12 16; do
+          echo "== $tool, extend by $warps warps"
+          clustered $warps '' | compute-sanitizer --tool $tool "$kgen" verify - --backend gpu --kernel prefill,extend --cases 2 --seed 5 | tail -n 3
+        done
+      done 2>&1 | tee "$out/clusters-sanitize.txt"
       ;;
     tune)
       for turn in 1 2; do
