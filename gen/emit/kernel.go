@@ -62,6 +62,8 @@ func flags(s spec.Spec, p plan.Plan) map[string]bool {
 		"KGEN_FP16_KEYS":        plan.FP16Keys(s, p.Family),
 		"KGEN_PASSED_KEYS":      plan.FP16Keys(s, p.Family) && s.Rope.RotaryDim < s.Model.HeadDim,
 		"KGEN_ALIGNED_QUERIES":  p.AlignsQueries,
+		"KGEN_ALIGNED_PAIRS":    p.AlignsQueries && plan.AlignsPairs(s),
+		"KGEN_ALIGNED_PRODUCTS": p.AlignsQueries && !plan.AlignsPairs(s),
 		"KGEN_CLUSTER":          p.Cluster > 1,
 		"KGEN_INTERLEAVED":      interleaved(s),
 		"KGEN_HEAD_MAJOR":       s.Cache.Layout == spec.HND,
@@ -167,6 +169,8 @@ func config(s spec.Spec, p plan.Plan) string {
 		score, scale := element, 1.
 		if plan.FP16Keys(s, p.Family) {
 			score, scale = "fp16", fp16QueryScale
+		} else if p.AlignsQueries {
+			scale = fp16QueryScale
 		}
 		fmt.Fprintf(&b, "  using ScoreElement = ptx::%s;\n", score)
 		line("float", "query_scale", cFloat(scale), "of queries in their products with keys")

@@ -117,9 +117,9 @@ func Make(s spec.Spec, kind spec.Kind, target spec.Target, l Layout) (Plan, *Mis
 		return fail("blocks", "a multiprocessor of %s holds %d such blocks, of %d threads and %d bytes of shared memory, not %d",
 			target, have, p.Threads(), p.Shared, l.Blocks)
 	}
-	if least := fewestRegisters(s.Model, p); least > registerLimit(p) {
+	if least, most := fewestRegisters(s.Model, p), registerLimit(s.Model, p); least > most {
 		return fail("warps", "%d threads of %d blocks leave %d registers a thread, and scores, outputs and the rest take about %d",
-			p.Threads(), l.Blocks, registerLimit(p), least)
+			p.Threads(), l.Blocks, most, least)
 	}
 	return p, nil
 }
@@ -148,9 +148,12 @@ const mostRegisters = 255 // of a thread
 // registerLimit is the registers that a thread can have, of a warpgroup that attends where
 // others give up some of theirs: family sm90's of many rows do, and the plans for which it
 // matters have the rotators' and the copiers' warpgroup for that.
-func registerLimit(p Plan) int {
-	const unit, beside = 8, 192
-	if p.RotatesApart() {
+func registerLimit(m spec.Model, p Plan) int {
+	const unit, beside, besideWide = 8, 192, 208
+	switch {
+	case p.AlignsQueries && m.VHeadDim > 128:
+		return besideWide
+	case p.RotatesApart():
 		return beside
 	}
 	return min(mostRegisters, registersPerSM/(p.Threads()*max(1, p.MinBlocks))/unit*unit)

@@ -78,7 +78,6 @@ func TestMakeRefuses(t *testing.T) {
 	raw, baked, fp16 := spec.WithEncoding(s, spec.Raw), spec.WithEncoding(s, spec.Baked), s
 	fp16.Model.DType = spec.FP16
 	rawFP16 := spec.WithEncoding(fp16, spec.Raw)
-	dim256 := wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 256}\n")
 	values := wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 128, v_head_dim: 64}\n")
 	capped := wide(t, "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {soft_cap: 30}\n")
 	unrotated := s
@@ -105,13 +104,12 @@ func TestMakeRefuses(t *testing.T) {
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(320, 64, 2, 12), Blocks: 1}, "rows", "64, 128 or 192 rows, or of 256 for two blocks, not 320"},
 		{s, spec.SharedDecode, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(256, 64, 2, 12), Blocks: 1}, "rows", "64, 128 or 192 rows, not 256"},
 		{raw, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(256, 64, 2, 12), Blocks: 1}, "rows", "64, 128 or 192 rows, not 256"},
-		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(256, 64, 2, 20), Blocks: 1}, "warps", "12 for 128 rows, or 16 to rotate queries by the matrix units, not 20"},
+		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(256, 64, 2, 20), Blocks: 1}, "warps", "12 for 128 rows, or 16 to align queries and rotate them by a warpgroup, not 20"},
 		{s, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(192, 64, 2, 16), Blocks: 1}, "rows", "of 192 rows, a thread has 96 registers"},
 		{raw, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(192, 64, 2, 16), Blocks: 1}, "rows", "none to rotate keys by"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(64, 64, 2, 8), Blocks: 2}, "blocks", "as one block"},
-		// The matrix units rotate queries of bf16 alone, for the runs of extend, where results have room for them.
+		// Aligned queries are of bf16 alone, for the runs of extend, where results have room for them.
 		{fp16, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
-		{dim256, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{values, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{unrotated, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{baked, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
@@ -121,8 +119,8 @@ func TestMakeRefuses(t *testing.T) {
 		{s, spec.SharedDecode, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{capped, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 16), Blocks: 1}, "warps", "12 for 128 rows, not 16"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(64, 64, 2, 12), Blocks: 1}, "warps", "8 for 64 rows, not 12"},
-		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 14), Blocks: 1}, "warps", "12 for 128 rows, or 16 to rotate queries by the matrix units, not 14"},
-		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 3, 16), Blocks: 1}, "stages", "no room for two tiles of queries"},
+		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 14), Blocks: 1}, "warps", "12 for 128 rows, or 16 to align queries and rotate them by a warpgroup, not 14"},
+		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 3, 16), Blocks: 1}, "stages", "bytes of shared memory"},
 		{s, spec.Decode, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(16, 64, 4, 8), Blocks: 2}, "blocks", "holds 1 such blocks"},
 		{s, spec.Extend, "sm_80", plan.Layout{Family: plan.SM80, Tile: tile(128, 128, 1, 4), Blocks: 1}, "rows", "registers a thread"},
 		{s, spec.Extend, "sm_80", plan.Layout{Family: plan.SM80, Tile: tile(128, 64, 1, 4), Blocks: 2}, "blocks", "only family sm90"},

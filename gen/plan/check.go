@@ -108,14 +108,12 @@ func checkSM90(s spec.Spec, p Plan, fail misfit) *Misfit {
 	case !decode && p.Warps != attendWarps(p.BlockRows()) && !p.RotatesApart():
 		apart, rows := "", p.BlockRows()
 		if rows == apartRows && canAlign(s, p.Kind) {
-			apart = fmt.Sprintf(", or %d to rotate queries by the matrix units", attendWarps(rows)+apartWarps)
+			apart = fmt.Sprintf(", or %d to align queries and rotate them by a warpgroup", attendWarps(rows)+apartWarps)
 		} else if rows == apartRows && canRotateApart(s, p.Kind) {
 			apart = fmt.Sprintf(", or %d to rotate keys by a warpgroup", attendWarps(rows)+apartWarps)
 		}
 		return fail("warps", "family sm90 has four warps that copy and rotate, and four for each 64 rows: %d for %d rows%s, not %d",
 			attendWarps(rows), rows, apart, p.Warps)
-	case p.AlignsQueries && p.Queries < 2:
-		return fail("stages", "%d keys and %d stages leave no room for two tiles of queries, which those that the matrix units rotate take", p.Keys, p.Stages)
 	case !decode && p.Keys != 64 && p.Keys != 128:
 		return fail("keys", "family sm90 has tiles of 64 or 128 keys, not %d", p.Keys)
 	case s.Cache.PageSize < p.Keys && p.Keys%s.Cache.PageSize != 0:

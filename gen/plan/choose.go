@@ -76,8 +76,12 @@ func Choose(s spec.Spec, kind spec.Kind, target spec.Target) (Plan, error) {
 func first(s spec.Spec, kind spec.Kind, target spec.Target, family Family) (Plan, error) {
 	var fits []Plan
 	var first *Misfit
-	for _, tile := range usualTiles(s, kind, family) {
-		p := newPlan(s, kind, target, family, complete(s.Tiles[kind], tile))
+	for _, usual := range usualTiles(s, kind, family) {
+		tile := complete(s.Tiles[kind], usual)
+		if family == SM90 && manyRows(kind) && s.Tiles[kind].Warps == 0 && blockRows(s, kind, tile) != usual.Rows {
+			tile.Warps = attendWarps(blockRows(s, kind, tile)) // which go by the rows
+		}
+		p := newPlan(s, kind, target, family, tile)
 		if misfit := check(s, p); misfit == nil {
 			fits = append(fits, p)
 		} else if first == nil {
@@ -133,9 +137,13 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 	switch {
 	case family == SM90 && manyRows(kind) && m.HeadDim > 128:
 		// Of 128 rows there is room for one tile of queries, so that a further rotation waits for
-		// the use of the one before; still, but for shared decode's, twice the rows gain more.
-		// Capped scores and a window take registers, and so do the heads of a token.
+		// the use of the one before: it must be short, and that of aligned queries is. Otherwise
+		// too, but for shared decode's, twice the rows gain more. Capped scores and a window take
+		// registers, and so do the heads of a token.
 		small := spec.Tile{Rows: 64, Keys: 64, Stages: 2, Warps: 8}
+		if canAlign(s, kind) {
+			return []spec.Tile{{Rows: apartRows, Keys: 64, Stages: 2, Warps: attendWarps(apartRows) + apartWarps}, small}
+		}
 		heads := 8
 		if s.Masks.Window > 0 && m.VHeadDim > 128 {
 			if heads = 6; s.Cache.Encoding == spec.Baked {
@@ -218,9 +226,7 @@ func decodeRows(m spec.Model) int { return roundUp(m.Group(), 16) }
 func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t spec.Tile) Plan {
 	p := Plan{Kind: kind, Family: family, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps, Cluster: 1}
 	if family == SM90 {
-		if canCluster(s, kind) && t.Rows == clusterRows {
-			p.Cluster = 2
-		}
+		p.Cluster = t.Rows / blockRows(s, kind, t)
 		if p.Rotators = rotators(s, kind); canRotateApart(s, kind) && p.BlockRows() == apartRows && t.Warps == attendWarps(apartRows)+apartWarps {
 			p.Rotators = apartWarps
 		}
@@ -257,17 +263,21 @@ func folds(s spec.Spec, p Plan) bool {
 	return p.Kind == spec.Decode || p.Kind == spec.Extend && s.Model.VHeadDim <= 128 && (!s.RotatesKeys() || p.RotatesApart())
 }
 
-// canAlign reports where the matrix units can rotate the queries of family sm90, for each run
-// that all rows have alike: where there is room for two tiles of queries, where fp16, of which
-// the matrix units take them, rounds less than the spec's elements, and where there are
-// registers. It is worth it where an item has many runs.
+// canAlign reports where family sm90 can align an item's queries, so that their rotation for a
+// run is the same for all rows, and short: where fp16, which aligned queries are, rounds less
+// than the spec's elements, where results have room for them, and where there are registers. It
+// is worth it where an item has many runs.
 func canAlign(s spec.Spec, kind spec.Kind) bool {
 	return kind == spec.Extend && s.Cache.Encoding == spec.Segment && s.Rope.RotaryDim > 0 && s.Model.DType == spec.BF16 &&
-		s.Model.HeadDim <= 128 && s.Model.VHeadDim >= s.Model.HeadDim && s.Masks.SoftCap == 0
+		s.Model.VHeadDim >= s.Model.HeadDim && s.Masks.SoftCap == 0
 }
 
+// AlignsPairs reports where aligned queries are rotated for a run in pairs of fp16, and not by the
+// matrix units: see templates/tile/aligned_queries.cuh.
+func AlignsPairs(s spec.Spec) bool { return s.Model.HeadDim > 128 }
+
 // canRotateApart reports the kinds of family sm90 that a warpgroup of its own can rotate for:
-// queries that the matrix units rotate, or raw keys as fp16, which takes fewer registers.
+// aligned queries, or raw keys as fp16, which takes fewer registers.
 func canRotateApart(s spec.Spec, kind spec.Kind) bool {
 	return canAlign(s, kind) || manyRows(kind) && FP16Keys(s, SM90)
 }
@@ -290,6 +300,14 @@ const (
 // than that saves: the exchange takes a third of a tile's time).
 func canCluster(s spec.Spec, kind spec.Kind) bool {
 	return (kind == spec.Prefill || kind == spec.Extend) && !s.RotatesKeys()
+}
+
+// blockRows is how many of a tile's rows a block has in family sm90.
+func blockRows(s spec.Spec, kind spec.Kind, t spec.Tile) int {
+	if canCluster(s, kind) && t.Rows == clusterRows {
+		return t.Rows / 2
+	}
+	return t.Rows
 }
 
 // attendWarps is the number of warps of family sm90 for many rows: four for each 64, and four

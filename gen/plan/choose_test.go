@@ -36,7 +36,7 @@ func TestChooseHeadDim256(t *testing.T) {
 	}{
 		{equal, spec.Extend, "sm_80", "sm80_r128k64s1w8", ""},
 		{equal, spec.Prefill, "sm_89", "sm80_r64k64s1w4", ""},
-		{equal, spec.Extend, "sm_90a", "sm90_r128k64s2w12", ""},
+		{equal, spec.Extend, "sm_90a", "sm90_r128k64s2w16", ""},
 		{equal, spec.SharedDecode, "sm_90a", "sm90_r64k64s2w8", ""},
 		{equal, spec.Extend, "sm_100a", "sm80_r64k64s1w4", ""}, // two blocks
 		{equal, spec.Decode, "sm_80", "sm80_r16k16s2w4", ""},
@@ -50,11 +50,15 @@ func TestChooseHeadDim256(t *testing.T) {
 		{raw, spec.Prefill, "sm_90a", "sm90_r64k64s2w8", ""},
 		{raw, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
 		{raw, spec.Decode, "sm_90a", "sm90_r16k32s4w8", ""},
-		{seven, spec.Extend, "sm_90a", "sm90_r128k64s2w12", ""},
+		{seven, spec.Extend, "sm_90a", "sm90_r128k64s2w16", ""},
 		{seven, spec.Decode, "sm_90a", "sm90_r16k32s4w6", ""},
 		{values, spec.Extend, "sm_80", "sm80_r128k64s2w4", ""},
 		{values, spec.Extend, "sm_90a", "sm90_r128k64s2w12", ""},
 		{values, spec.Decode, "sm_90a", "sm90_r16k64s3w7", ""},
+		// Warps go by the rows that are given.
+		{window + "cache: {encoding: baked}\ntiles: {extend: {rows: 256}}\n", spec.Extend, "sm_90a", "sm90_r256k64s2w12", ""},
+		{equal + "tiles: {extend: {rows: 256}}\n", spec.Extend, "sm_90a", "sm90_r256k64s2w16", ""},
+		{equal + "tiles: {extend: {rows: 64}}\n", spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
 	} {
 		p, err := plan.Choose(wide(t, c.more), c.kind, c.target)
 		if err != nil {

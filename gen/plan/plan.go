@@ -25,8 +25,8 @@ type Plan struct {
 	// rotated for the next item, or run, only when those of the one before are done with.
 	Queries int
 
-	// AlignsQueries says that sm90 rotates queries by arithmetic once an item, and by the matrix
-	// units for each of its runs. It takes a warpgroup more.
+	// AlignsQueries says that sm90 rotates queries in fp32 once an item, and from there for each of
+	// its runs by the same angles for all rows. It takes a warpgroup more.
 	AlignsQueries bool
 
 	// Rotators is how many of the warps rotate queries or raw keys and do nothing else.

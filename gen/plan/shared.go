@@ -52,10 +52,12 @@ func sharedBytes(s spec.Spec, p Plan) int {
 			keyBarriers, rotation = barriers+barrier, highTermBytes(s, p.Keys)
 		}
 		queryBarriers := p.Queries * barriers
-		if p.AlignsQueries { // struct RunRotation, and a barrier for each warpgroup's rows
+		if p.AlignsQueries { // struct RunRotation, and barriers for each warpgroup's rows
 			const unit, block, warpgroupRows = 16, 8 * 8 * elementBytes, 64
-			rotation = (2*m.HeadDim/unit + 1) * block
-			queryBarriers += p.Queries * (p.BlockRows()/warpgroupRows - 1) * barrier
+			if rotation = (2*m.HeadDim/unit + 1) * block; AlignsPairs(s) {
+				rotation = m.HeadDim / 4 * 2 * 4
+			}
+			queryBarriers *= p.BlockRows() / warpgroupRows
 		}
 		rings := works + queryBarriers + roundUp(keyStages*(keyTileBytes+flags), 8) + keyStages*keyBarriers + p.Stages*barriers
 		return roundUp(p.Queries*query+stages+rotation+rings, columnAlign)

@@ -187,7 +187,7 @@ func TestGeneratedKernelsThreeWarpgroups(t *testing.T) {
 	}
 }
 
-// Queries that the matrix units rotate, by a tile with a warpgroup more.
+// Queries that are aligned once an item, by a tile with a warpgroup more.
 func TestGeneratedKernelsAlignedQueries(t *testing.T) {
 	masks := spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true}
 	tile := spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}
@@ -203,6 +203,8 @@ func TestGeneratedKernelsAlignedQueries(t *testing.T) {
 		{4, 128, 64, rope.Half, spec.Masks{Causal: true}, tile},
 		{8, 128, 64, rope.Interleaved, masks, tile},
 		{4, 64, 32, rope.Interleaved, spec.Masks{Causal: true}, tile},
+		{3, 256, 256, rope.Half, spec.Masks{Causal: true}, tile},
+		{8, 256, 96, rope.Interleaved, masks, tile},
 	} {
 		name := fmt.Sprintf("groups of %d, %d of %d dimensions, %s, %d keys, masks %v", c.group, c.rotaryDim, c.headDim, c.pairing, c.tile.Keys, c.masks.Window > 0)
 		t.Run(name, func(t *testing.T) {
@@ -250,6 +252,7 @@ func TestGeneratedKernelsClusters(t *testing.T) {
 		{3, 64, spec.Cache{PageSize: 8, Layout: spec.HND}, spec.Masks{Causal: true}, spec.Tile{Rows: 256, Keys: 64, Stages: 2, Warps: 12}, []spec.Encoding{spec.Segment, spec.Baked}},
 		{4, 128, spec.Cache{PageSize: 256, Layout: spec.NHD}, spec.Masks{Causal: true}, spec.Tile{Rows: 256, Keys: 128, Stages: 2, Warps: 16}, []spec.Encoding{spec.Segment}},
 		{7, 64, spec.Cache{PageSize: 16, Layout: spec.NHD}, windowed, spec.Tile{Rows: 256, Keys: 128, Stages: 3, Warps: 12}, []spec.Encoding{spec.Segment}},
+		{2, 256, spec.Cache{PageSize: 16, Layout: spec.NHD}, windowed, spec.Tile{Rows: 256, Keys: 64, Stages: 2, Warps: 16}, []spec.Encoding{spec.Segment}},
 	} {
 		t.Run(fmt.Sprintf("groups of %d, %s pages of %d, %d warps", c.group, c.cache.Layout, c.cache.PageSize, c.tile.Warps), func(t *testing.T) {
 			t.Parallel()

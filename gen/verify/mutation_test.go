@@ -110,11 +110,12 @@ var mutationsSM90 = []mutation{
 
 const (
 	barrierOfR = "ptx::named_barrier_sync(rotator_barrier, threads);"
-	madeR      = "  // all are done with R\n      make_rotation<Config, threads>(shared.rotation, pointer<float>(params.rope), position - rotation_base(tile), ptx::here(thread));\n      ptx::fence_async_shared();\n" +
-		"      wait_for_place();\n      if (first) " + alignedWait + "\n      first = false;\n      "
+	madeR      = "  // all are done with the rotation before\n      make_rotation<Config, threads>(shared.rotation, pointer<float>(params.rope), position - rotation_base(tile), ptx::here(thread));\n      ptx::fence_async_shared();\n" +
+		"      if (first) " + alignedWait + "\n      first = false;\n      "
 
 	alignedWait   = "ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);"
-	rotateAligned = "rotate_aligned<Config>(rows.row[part], shared.rotation, shared.query[query.stage], 64 * part, warp, ptx::here(lane));\n        "
+	waitForPlace  = "[&]() { wait_for_place(part); }"
+	rotateAligned = "rotator.rotate(part, shared.rotation, shared.query[query.stage], " + waitForPlace + ");\n        "
 	clearRotation = "clear_rotation<Config, threads>(shared.rotation, thread);\n"
 	finalRows     = "if (is_final(item)) return {output_row<Config>(params, r), 2ll * params.out_token_stride, 2 * Config::v_head_dim};"
 )
@@ -125,11 +126,11 @@ const (
 var mutationsAligned = []mutation{
 	{"no wait for other warps' aligned queries", spec.Extend, spec.Segment, barrierOfR + madeR + barrierOfR, madeR, false},
 	{"no wait for the first aligned queries", spec.Extend, spec.Segment, "if (first) " + alignedWait, remove, false},
-	{"no wait for a place", spec.Extend, spec.Segment, "wait_for_place();\n      if (first)", "if (first)", false},
+	{"no wait for a place", spec.Extend, spec.Segment, waitForPlace, "[&]() {}", false},
 	{"no fence behind rotated queries", spec.Extend, spec.Segment, rotateAligned + "ptx::fence_async_shared();", rotateAligned, false},
 	{"queries published before they are there", spec.Extend, spec.Segment, rotateAligned + "ptx::fence_async_shared();\n        publish(part);", "publish(part);\n        " + rotateAligned + "ptx::fence_async_shared();", false},
 	{"all wait for the first rows alone", spec.Extend, spec.Segment, "return query_parts == 1 ? 0 : row / 64;", "return 0;", false},
-	{"an item without keys, half published", spec.Extend, spec.Segment, "part < shared.query_parts; ++part) publish(part);\n      query", "part < 1; ++part) publish(part);\n      query", false},
+	{"an item without keys, half published", spec.Extend, spec.Segment, "part < shared.query_parts; ++part) wait_for_place(part), publish(part);", "part < 1; ++part) wait_for_place(part), publish(part);", false},
 	{"only the first item's queries are aligned", spec.Extend, spec.Segment, "if (!first) align_queries", "if (false) align_queries", false},
 	{"a rotation for each run", spec.Extend, spec.Segment, "tile = next_rotation(params, tile, item.run_end);  // not sooner", "tile = first_tile(params, tile.run + 1, item.run_end);  // not sooner", false},
 	{"R without zeros", spec.Extend, spec.Segment, clearRotation, remove, false},
@@ -143,12 +144,12 @@ var mutationsAligned = []mutation{
 	{"R: backward angles turn forward", spec.Extend, spec.Segment, "position < 0 ? -sine : sine", "sine", false},
 	{"R: high level of the table", spec.Extend, spec.Segment, "(magnitude >> Config::rope_low_bits)) * Config::rotary_dim);", "(magnitude >> (Config::rope_low_bits + 1))) * Config::rotary_dim);", false},
 	{"R: sign of the sine", spec.Extend, spec.Segment, "ptx::pack<ptx::fp16>(cos, -sin)", "ptx::pack<ptx::fp16>(cos, sin)", false},
-	{"R turns the other way", spec.Extend, spec.Segment, "sin = factor * a.y;", "sin = -factor * a.y;", false},
+	{"R turns the other way", spec.Extend, spec.Segment, "sin = a.y;", "sin = -a.y;", false},
 	{"R: pairs that are not rotated turn", spec.Extend, spec.Segment, "i < Config::rotary_dim / 2 ? angle_at", "true ? angle_at", false},
 	{"aligned: sign of the sine", spec.Extend, spec.Segment, "(x * a.cos[p] - y * a.sin[p],", "(x * a.cos[p] + y * a.sin[p],", false},
 	{"aligned without the factor", spec.Extend, spec.Segment, "pointer<float>(params.rope), rows.positions[0], params.rope_scale", "pointer<float>(params.rope), rows.positions[0], 1.f", false},
-	{"aligned without the scale", spec.Extend, spec.Segment, "scale = aligned_scale;", "scale = 1.f;", false},
-	{"R without the scale's inverse", spec.Extend, spec.Segment, "factor = 1.f / aligned_scale;", "factor = 1.f;", false},
+	{"aligned without the scale", spec.Extend, spec.Segment, "scale = Config::query_scale;\n  ResultRows", "scale = 1.f;\n  ResultRows", false},
+	{"scores of scaled queries", spec.Extend, spec.Segment, "(log2_e / Config::query_scale)", "log2_e", false},
 	{"not rotated and not scaled", spec.Extend, spec.Segment, "angles = no_angles(target.scale);", "angles = no_angles(1.f);", false},
 	{"not rotated and not aligned", spec.Extend, spec.Segment, "rotated = has_angle || target.scale != 1.f;", "rotated = has_angle;", false},
 
@@ -159,17 +160,17 @@ var mutationsAligned = []mutation{
 	{"blocks as far apart as the first unit's", spec.Extend, spec.Segment, "rotation.stride(unit + i) - rotation.stride(0)", "0", false},
 	{"aligned chunks swapped", spec.Extend, spec.Segment, "first = make_uint4(pair[0], pair[1], pair[2], pair[3]);", "first = make_uint4(pair[2], pair[3], pair[0], pair[1]);", false},
 	{"registers of a swapped", spec.Extend, spec.Segment, "{low.z, high.z, low.w, high.w}", "{low.z, low.w, high.z, high.w}", false},
-	{"eight rows for sixteen", spec.Extend, spec.Segment, "64 * i + 16 * warp + 8 * h + lane / 4;", "64 * i + 16 * warp + lane / 4;", false},
+	{"eight rows for sixteen", spec.Extend, spec.Segment, "thread / 32 * 16 + 8 * h + thread % 32 / 4", "thread / 32 * 16 + thread % 32 / 4", false},
 	{"a warp's rows of another chunk", spec.Extend, spec.Segment, "second == 0 ? to_first : to_second", "second != 0 ? to_first : to_second", false},
-	{"the second rows in the first's place", spec.Extend, spec.Segment, "shared.query[query.stage], 64 * part, warp", "shared.query[query.stage], 0, warp", false},
+	{"the second rows in the first's place", spec.Extend, spec.Segment, "to_row = 64 * part + ptx::here(thread)", "to_row = ptx::here(thread)", false},
 	{"tokens one over the other", spec.Extend, spec.Segment, "first + row / Config::group * token_bytes", "first", false},
 	{"heads one over the other", spec.Extend, spec.Segment, finalRows, strings.Replace(finalRows, "2 * Config::v_head_dim", "0", 1), false},
 	{"final: heads as far apart as partial results'", spec.Extend, spec.Segment, finalRows, strings.Replace(finalRows, "2 * Config::v_head_dim", "4 * Config::v_head_dim", 1), false},
 	{"partial: slots of another stride", spec.Extend, spec.Segment, "4 * (item.slot_stride * vectors) * Config::v_head_dim, 4", "4 * vectors * Config::v_head_dim, 4", false},
 	{"partial: tokens as far apart as final results'", spec.Extend, spec.Segment, "4 * (item.slot_stride * vectors) * Config::v_head_dim, 4", "2 * (item.slot_stride * vectors) * Config::v_head_dim, 4", false},
 	{"final where partial results will be", spec.Extend, spec.Segment, finalRows, remove, false},
-	{"rows that do not exist are stored", spec.Extend, spec.Segment, "if (token_row >= count) return;", remove, false},
-	{"rows that do not exist are read", spec.Extend, spec.Segment, "row < aligned.count ? row : 0", "row", false},
+	{"rows that do not exist are stored", spec.Extend, spec.Segment, "if (token_row >= this->count) return;", remove, false},
+	{"rows that do not exist are read", spec.Extend, spec.Segment, "rows.bytes(row < count ? row : 0)", "rows.bytes(row)", false},
 }
 
 const (
@@ -259,6 +260,32 @@ func aligned(s *spec.Spec) {
 	s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 128, Keys: 64, Stages: 2, Warps: 16}}
 }
 
+// Those of queries that are rotated in pairs of fp16, with one place for a tile of them.
+var mutationsAlignedPairs = []mutation{
+	{"no wait for a place", spec.Extend, spec.Segment, waitForPlace, "[&]() {}", false},
+	{"a place given back twice", spec.Extend, spec.Segment, "if (Config::queries > 1) free_query();", "free_query();", false},
+	{"a place given back once an item", spec.Extend, spec.Segment, "if (Config::queries == 1 && next.exists() && needs_rotation(rotated_base, next)) free_query();", remove, false},
+	{"a place given back for any tile", spec.Extend, spec.Segment, "Config::queries == 1 && next.exists() && needs_rotation(rotated_base, next)", "Config::queries == 1 && next.exists()", false},
+	{"one warpgroup's place for both", spec.Extend, spec.Segment, "shared.query_free[query.stage][part_of_query]", "shared.query_free[query.stage][0]", false},
+	{"aligned: sign of the sine", spec.Extend, spec.Segment, "rotated_x[pair] = x * a.cos[pair] - y * a.sin[pair]", "rotated_x[pair] = x * a.cos[pair] + y * a.sin[pair]", false},
+	{"aligned: y before x", spec.Extend, spec.Segment, "ptx::store_16(to, first);\n    ptx::store_16(to + chunk_bytes, second);", "ptx::store_16(to, second);\n    ptx::store_16(to + chunk_bytes, first);", false},
+	{"aligned: all for the first heads", spec.Extend, spec.Segment, "i / Units::count % shares * heads", "0", false},
+	{"the first unit's angles for all", spec.Extend, spec.Segment, "rotation.unit[unit].load()", "rotation.unit[0].load()", false},
+	{"one angle for two pairs", spec.Extend, spec.Segment, "b = angle_at<Config>(rope, position, 2 * two + 1);", "b = a;", false},
+	{"pairs that are not rotated turn", spec.Extend, spec.Segment, "if (2 * two < Config::rotary_dim / 2) a = angle_at", "a = angle_at", false},
+	{"every turn the first one's rows", spec.Extend, spec.Segment, "aligned.row(first_row + turn * rows_at_a_time)", "aligned.row(first_row)", false},
+	{"a turn's rows in the first one's place", spec.Extend, spec.Segment, "const int row = first_row + turn * rows_at_a_time;", "const int row = first_row;", false},
+	{"rows loaded over those that are needed", spec.Extend, spec.Segment, "coming_x[turn % ahead] = ptx::load_16(from)", "coming_x[0] = ptx::load_16(from)", false},
+}
+
+// alignedPairs is a spec for them.
+func alignedPairs(s *spec.Spec) {
+	sm90(s)
+	s.Model.HeadDim, s.Model.VHeadDim = 256, 256
+	s.Rope = rotaryOf(96)
+	s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 128, Keys: 64, Stages: 2, Warps: 16}}
+}
+
 // Those of raw keys with more units than a rotator has, and some that are not rotated.
 var mutationsUnits = []mutation{
 	{"a unit's keys that are the one's before", spec.Extend, spec.Raw, "load(slot + 1, i);", "load(slot, i);", false},
@@ -307,6 +334,13 @@ func TestMutationsSM90AreFound(t *testing.T) {
 			t.Fatalf("aligns queries: %v, %v", p.AlignsQueries, err)
 		}
 		mustBeFound(t, 10, mutationsAligned, aligned)
+	})
+	t.Run("aligned pairs", func(t *testing.T) {
+		t.Parallel()
+		if p, err := plan.Choose(emulated(t, alignedPairs), spec.Extend, "sm_90a"); err != nil || !p.AlignsQueries || p.Queries != 1 {
+			t.Fatalf("aligns queries: %v, of which there is room for %d tiles, %v", p.AlignsQueries, p.Queries, err)
+		}
+		mustBeFound(t, 6, mutationsAlignedPairs, alignedPairs)
 	})
 	t.Run("clusters", func(t *testing.T) {
 		t.Parallel()

@@ -740,7 +740,7 @@ namespace kgen {
 struct Config {
   using Element = ptx::bf16;
   using ScoreElement = ptx::bf16;
-  static constexpr float query_scale = 1.f;       // of queries in their products with keys
+  static constexpr float query_scale = 0.0625f;   // of queries in their products with keys
   static constexpr int group = 1;                 // query heads that share one KV head
   static constexpr int head_dim = 128;
   static constexpr int v_head_dim = 128;
@@ -1311,6 +1311,7 @@ struct QueryRows {
 template <class Config, class Tile>
 struct QueryTile {
   static constexpr float scale = Config::query_scale;  // of all units
+  static constexpr bool keeps_angles = true;
   Tile& tile;
 
   __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
@@ -1325,14 +1326,17 @@ struct QueryTile {
 
 // Rotates queries for runs of the given base and hands them to the target, a QueryTile or
 // AlignedQueries; rows that do not exist become those of the item's first token. A thread
-// takes one unit of one token, for all heads: they share the angles.
+// takes one unit of one token, for all heads, which share the angles; or, of a target for whose
+// threads those are too much to keep, for as many heads as it takes at a time.
 template <class Config, int Threads, int HeadsAtATime, class Target>
 __device__ __forceinline__ void rotate_query_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread) {
   using Units = RotationUnits<Config>;
   constexpr int group = Config::group, tokens = (Config::rows - 1) / group + 1;
   constexpr bool whole_tokens = Config::rows % group == 0;
-  for (int i = thread; i < tokens * Units::count; i += Threads) {
-    const int token = i / Units::count, unit = i % Units::count;
+  constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
+  constexpr int shares = Target::keeps_angles ? 1 : group / heads_at_a_time, heads = group / shares;  // of a token's heads
+  for (int i = thread; i < tokens * Units::count * shares; i += Threads) {
+    const int token = i / Units::count / shares, unit = i % Units::count, first_of_all = i / Units::count % shares * heads;
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
     const int source_token = token * group < rows.count ? token : 0;
     const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
@@ -1340,9 +1344,8 @@ __device__ __forceinline__ void rotate_query_to(const Target& target, const Quer
     Angles angles;
     const bool has_angle = Units::passed == 0 || unit < Units::rotated, rotated = has_angle || target.scale != 1.f;
     // All loads of some heads are under way before the first is used.
-    constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
 #pragma unroll 1
-    for (int first_head = 0; first_head < group; first_head += heads_at_a_time) {
+    for (int first_head = first_of_all; first_head < first_of_all + heads; first_head += heads_at_a_time) {
       uint4 first[heads_at_a_time], second[heads_at_a_time];
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
@@ -1350,10 +1353,10 @@ __device__ __forceinline__ void rotate_query_to(const Target& target, const Quer
         first[h] = ptx::load_16(head);
         second[h] = ptx::load_16(head + second_chunk);
       }
-      if (first_head == 0 && has_angle) {
+      if (first_head == first_of_all && has_angle) {
         // Of whole heads the factor is in the scores' scale.
         angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, target.scale * (Units::passed == 0 ? 1.f : factor));
-      } else if (first_head == 0 && rotated) {
+      } else if (first_head == first_of_all && rotated) {
         angles = no_angles(target.scale);
       }
 #pragma unroll
@@ -2009,6 +2012,44 @@ __device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& valu
 
 }  // namespace kgen
 
+// ======== tile/aligned_queries.cuh ========
+// Queries whose rotation for a run of keys at positions in their segment is split in two (sm90).
+//
+// A row at position p is rotated by p - offset, for a run that begins at `offset`. With p0 the
+// position of its item's first token that is a rotation by p - p0, the same for all runs, and
+// one by p0 - offset, the same for all rows. The first is done once an item, in fp32: the
+// queries are then aligned. The second is done for each run: by the matrix units
+// (aligned_products.cuh); or, of 256 dimensions, in pairs of fp16 (aligned_pairs.cuh). There
+// shared memory has room for one tile of queries, so that consumers wait for the next, and in the
+// time that they have, small products would wait for their large ones.
+//
+// Shared memory has no room for aligned queries. They are where the rows' results will be.
+//
+// Aligned queries and the run's cosines and sines are fp16, whose roundings are an eighth of the
+// last one's, to bf16. To have more of its range above 1, queries are scaled by a power of two,
+// Config::query_scale: elements up to 2^19 in magnitude are right, those above 2^-12 as close as
+// bf16, and smaller ones within 2^-20.
+
+namespace kgen {
+
+// The rows of an item's aligned queries, for one KV head. A row has head_dim fp16 elements, in an
+// order of their own.
+template <class Config>
+struct AlignedPlaces {
+  static_assert(Config::v_head_dim >= Config::head_dim, "results have room for queries");
+  static constexpr float scale = Config::query_scale;
+  ResultRows<Config> rows;
+  int count;  // rows that exist
+
+  __device__ __forceinline__ AlignedPlaces(const AttendParams& params, const Item& item, int kv_head)
+      : rows(ResultRows<Config>::of(params, item, kv_head)), count(own_rows<Config>(item)) {}
+
+  // Rows that do not exist are the item's first.
+  __device__ __forceinline__ const unsigned char* row(int row) const { return rows.bytes(row < count ? row : 0); }
+};
+
+}  // namespace kgen
+
 // ======== tile/warpgroup.cuh ========
 // Tiles and products of a warpgroup (sm90): 64 rows of queries against a tile of
 // keys, both in shared memory as ColumnTiles.
@@ -2050,16 +2091,19 @@ __device__ __forceinline__ void to_fragments(WeightFragments<Keys>& weights, con
     }
 }
 
-// Starts output += weights * value.
-template <class Element, int Keys, int Dim>
+// Starts output += weights * value, by products of so many columns.
+template <class Element, int Columns, int Keys, int Dim>
 __device__ __forceinline__ void start_weights_times_values(Accumulator<1, Dim>& output, const WeightFragments<Keys>& weights, uint32_t values) {
-  float(&d)[Dim / 2] = reinterpret_cast<float(&)[Dim / 2]>(output.block);
+  float(&d)[Dim / Columns][Columns / 2] = reinterpret_cast<float(&)[Dim / Columns][Columns / 2]>(output.block);
   using Tile = ColumnTile<Keys, Dim>;
   const uint64_t b = ptx::matrix_descriptor(values, Tile::column_bytes, Tile::eight_rows_bytes);
 #pragma unroll
-  for (int k = 0; k < Keys / 16; ++k) {
-    ptx::Wgmma<Element, Dim>::registers(d, weights.step[k], ptx::descriptor_behind(b, k * 2 * Tile::eight_rows_bytes), true);
-  }
+  for (int k = 0; k < Keys / 16; ++k)
+#pragma unroll
+    for (int n = 0; n < Dim / Columns; ++n) {
+      const int columns = n * (Columns / column_elements) * Tile::column_bytes;
+      ptx::Wgmma<Element, Columns>::registers(d[n], weights.step[k], ptx::descriptor_behind(b, columns + k * 2 * Tile::eight_rows_bytes), true);
+    }
   ptx::wgmma_commit();
 }
 
@@ -2070,28 +2114,13 @@ __device__ __forceinline__ void touch(Accumulator<1, Columns>& a) {
 
 }  // namespace kgen
 
-// ======== tile/aligned_queries.cuh ========
-// Queries that the matrix units rotate, for each run of keys at positions in their segment
-// (sm90).
-//
-// A row at position p is rotated by p - offset, for a run that begins at `offset`. With p0 the
-// position of its item's first token that is a rotation by p - p0, the same for all runs, and
-// one by p0 - offset, the same for all rows. The first is done once an item, by arithmetic:
-// the queries are then aligned. The second is a product, rotated = aligned * R^T, where R has
+// ======== tile/aligned_products.cuh ========
+// Aligned queries that the matrix units rotate for a run (sm90): rotated = aligned * R^T, where R has
 // a block of 16x16 for each unit, of which the eight pairs rotate among themselves. Of 128
 // rows and 128 dimensions it takes the matrix units as long as four keys, and a quarter of
-// the instructions that the arithmetic does.
-//
-// Shared memory has no room for aligned queries. They are where the rows' results will be.
-//
-// Aligned queries and R are fp16, whose roundings are an eighth of the last one's, to bf16.
-// To have more of its range above 1, queries are scaled by a power of two, and R by its
-// inverse: elements up to 2^19 in magnitude are right, those above 2^-12 as close as bf16,
-// and smaller ones within 2^-21.
+// the instructions that fp32 arithmetic does.
 
 namespace kgen {
-
-constexpr float aligned_scale = 0x1p-4f;
 
 // Of a unit's eight pairs the first product's block has four and the second's four, so that
 // each lane's results are a fragment's: which block a pair is in, and its place there.
@@ -2104,19 +2133,12 @@ struct PairPlace {
   }
 };
 
-// The aligned queries of an item, for one KV head. A row has head_dim fp16 elements, for every
-// two units four chunks: of each unit the pairs (x, y) of both blocks that are at place t, which
-// are those of the lanes with lane % 4 = t.
+// Of every two units a row has four chunks: of each unit the pairs (x, y) of both blocks that are at
+// place t, which are those of the lanes with lane % 4 = t.
 template <class Config>
-struct AlignedQueries {
-  static_assert(Config::v_head_dim >= Config::head_dim, "results have room for queries");
-  static constexpr float scale = aligned_scale;
-  ResultRows<Config> rows;
-  int count;  // rows that exist
-
-  __device__ __forceinline__ static AlignedQueries of(const AttendParams& params, const Item& item, int kv_head) {
-    return {ResultRows<Config>::of(params, item, kv_head), own_rows<Config>(item)};
-  }
+struct AlignedQueries : AlignedPlaces<Config> {
+  static constexpr bool keeps_angles = true;
+  using AlignedPlaces<Config>::AlignedPlaces;
 
   // What rotate_query_to does with a unit.
   __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
@@ -2134,31 +2156,12 @@ struct AlignedQueries {
     second = make_uint4(pair[4], pair[5], pair[6], pair[7]);
   }
   __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {
-    if (token_row >= count) return;
-    unsigned char* to = rows.bytes(token_row) + head * rows.head_bytes + unit / 2 * (4 * chunk_bytes) + unit % 2 * 8;
+    if (token_row >= this->count) return;
+    unsigned char* to = this->rows.bytes(token_row) + head * this->rows.head_bytes + unit / 2 * (4 * chunk_bytes) + unit % 2 * 8;
     *reinterpret_cast<uint2*>(to) = make_uint2(first.x, first.y);
     *reinterpret_cast<uint2*>(to + chunk_bytes) = make_uint2(first.z, first.w);
     *reinterpret_cast<uint2*>(to + 2 * chunk_bytes) = make_uint2(second.x, second.y);
     *reinterpret_cast<uint2*>(to + 3 * chunk_bytes) = make_uint2(second.z, second.w);
-  }
-};
-
-// Where a lane of the warpgroup that rotates reads its rows of an item's aligned queries: of
-// every 64 rows two. Rows that do not exist are the item's first.
-template <class Config>
-struct AlignedRows {
-  const unsigned char* row[Config::rows / 64][2];
-
-  __device__ __forceinline__ static AlignedRows of(const AlignedQueries<Config>& aligned, int warp, int lane) {
-    AlignedRows rows;
-#pragma unroll
-    for (int i = 0; i < Config::rows / 64; ++i)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int row = 64 * i + 16 * warp + 8 * h + lane / 4;
-        rows.row[i][h] = aligned.rows.bytes(row < aligned.count ? row : 0) + lane % 4 * chunk_bytes;
-      }
-    return rows;
   }
 };
 
@@ -2186,11 +2189,10 @@ __device__ __forceinline__ void clear_rotation(RunRotation<Config>& rotation, in
 // have the angle 0.
 template <class Config, int Threads>
 __device__ __forceinline__ void make_rotation(RunRotation<Config>& rotation, const float* rope, int position, int thread) {
-  constexpr float factor = 1.f / aligned_scale;
   for (int i = thread; i < Config::head_dim / 2; i += Threads) {
     const int unit = i / 8, pair = i % 8;
     const float2 a = i < Config::rotary_dim / 2 ? angle_at<Config>(rope, position, i) : make_float2(1.f, 0.f);
-    const float cos = factor * a.x, sin = factor * a.y;
+    const float cos = a.x, sin = a.y;
     unsigned char* x_row = rotation.bytes + rotation.block(unit) + PairPlace::block(pair) * 2 * rotation.stride(unit) +
                            PairPlace::index(pair) * (2 * chunk_bytes + 4);
     *reinterpret_cast<uint32_t*>(x_row) = ptx::pack<ptx::fp16>(cos, -sin);
@@ -2198,40 +2200,55 @@ __device__ __forceinline__ void make_rotation(RunRotation<Config>& rotation, con
   }
 }
 
-// The warpgroup's aligned queries, of 64 rows from first_row on, times R^T, to where the
-// products with keys take them from.
+// Rotates the aligned queries, of every 64 rows, which a warpgroup's products take, sixteen by each of
+// a warpgroup's warps together.
 template <class Config>
-__device__ __forceinline__ void rotate_aligned(const unsigned char* const (&rows)[2], const RunRotation<Config>& rotation,
-                                               ColumnTile<Config::rows, Config::head_dim>& query, int first_row, int warp, int lane) {
-  using Element = typename Config::Element;
-  using Units = RotationUnits<Config>;
-  const uint64_t r = ptx::plain_matrix_descriptor(ptx::shared_address(rotation.bytes), rotation.stride(0), rotation.stride(0));
-  // The lane's row of what a warp stores at a time: sixteen rows of a unit's two chunks.
-  const int row = first_row + 16 * warp + lane % 16, second = lane / 16;
-  const uint32_t target = ptx::shared_address(query.bytes);
+struct AlignedRotator {
+  static constexpr int parts = Config::rows / 64, unrolled_parts = parts;
+  int thread;
+  const unsigned char* row[parts][2];  // of which the lane has fragments
+
+  __device__ __forceinline__ AlignedRotator(const AlignedQueries<Config>& aligned, int thread) : thread(thread) {
 #pragma unroll
-  for (int unit = 0; unit < Units::count; unit += 2) {
-    const uint4 low = ptx::load_16(rows[0] + unit / 2 * (4 * chunk_bytes)), high = ptx::load_16(rows[1] + unit / 2 * (4 * chunk_bytes));
-    const uint32_t a[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
-    float d[2][8];
-    ptx::wgmma_fence();
+    for (int part = 0; part < parts; ++part)
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int stride = rotation.stride(unit + i) - rotation.stride(0);
-      ptx::Wgmma<ptx::fp16, 16>::registers_rows(d[i], a[i], ptx::plain_descriptor_behind(r, rotation.block(unit + i), stride, stride), false);
-    }
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
+      for (int h = 0; h < 2; ++h) row[part][h] = aligned.row(64 * part + thread / 32 * 16 + 8 * h + thread % 32 / 4) + thread % 4 * chunk_bytes;
+  }
+
+  // Those 64 rows, to where the products with keys take them from, once wait() has returned.
+  template <class Wait>
+  __device__ __forceinline__ void rotate(int part, const RunRotation<Config>& rotation, ColumnTile<Config::rows, Config::head_dim>& query, Wait wait) const {
+    using Element = typename Config::Element;
+    using Units = RotationUnits<Config>;
+    const uint64_t r = ptx::plain_matrix_descriptor(ptx::shared_address(rotation.bytes), rotation.stride(0), rotation.stride(0));
+    // The lane's row of what a warp stores at a time: sixteen rows of a unit's two chunks.
+    const int lane = ptx::here(thread) % 32, to_row = 64 * part + ptx::here(thread) / 32 * 16 + lane % 16, second = lane / 16;
+    const uint32_t target = ptx::shared_address(query.bytes);
+    wait();
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      ptx::wgmma_touch(d[i]);
-      const float(&x)[8] = d[i];  // pair 0 of the first block (x[0], x[1]) and, eight rows below, (x[2], x[3]); then of the second
-      const uint32_t chunks[4] = {ptx::pack<Element>(x[0], x[4]), ptx::pack<Element>(x[2], x[6]), ptx::pack<Element>(x[1], x[5]), ptx::pack<Element>(x[3], x[7])};
-      const int to_first = query.byte(row, Units::first_chunk(unit + i)), to_second = query.byte(row, Units::second_chunk(unit + i));
-      ptx::stmatrix_x4(target + (second == 0 ? to_first : to_second), chunks);
+    for (int unit = 0; unit < Units::count; unit += 2) {
+      const uint4 low = ptx::load_16(row[part][0] + unit / 2 * (4 * chunk_bytes)), high = ptx::load_16(row[part][1] + unit / 2 * (4 * chunk_bytes));
+      const uint32_t a[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
+      float d[2][8];
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int stride = rotation.stride(unit + i) - rotation.stride(0);
+        ptx::Wgmma<ptx::fp16, 16>::registers_rows(d[i], a[i], ptx::plain_descriptor_behind(r, rotation.block(unit + i), stride, stride), false);
+      }
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        ptx::wgmma_touch(d[i]);
+        const float(&x)[8] = d[i];  // pair 0 of the first block (x[0], x[1]) and, eight rows below, (x[2], x[3]); then of the second
+        const uint32_t chunks[4] = {ptx::pack<Element>(x[0], x[4]), ptx::pack<Element>(x[2], x[6]), ptx::pack<Element>(x[1], x[5]), ptx::pack<Element>(x[3], x[7])};
+        const int to_first = query.byte(to_row, Units::first_chunk(unit + i)), to_second = query.byte(to_row, Units::second_chunk(unit + i));
+        ptx::stmatrix_x4(target + (second == 0 ? to_first : to_second), chunks);
+      }
     }
   }
-}
+};
 
 }  // namespace kgen
 
@@ -2253,7 +2270,8 @@ struct AttendSm90Shared {
   static constexpr int copiers = Config::rotators == 3 ? 1 : 2;
   using Works = WorkRing<Config::rows / 16 + Config::rotators + copiers - 1>;  // all warps with work but the finder
 
-  // Queries are published as they come: aligned ones a warpgroup's rows at a time.
+  // Queries are published as they come, and their places as they are free: of aligned ones a
+  // warpgroup's rows at a time.
   static constexpr int query_parts = Config::rows / 64;
   __device__ static __forceinline__ int query_part(int row) { return query_parts == 1 ? 0 : row / 64; }
 
@@ -2267,7 +2285,7 @@ struct AttendSm90Shared {
   int begins_part[key_stages];  // whether they are a further part's first
   KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
   alignas(8) Works works;
-  unsigned long long query_full[Config::queries][query_parts], query_free[Config::queries];
+  unsigned long long query_full[Config::queries][query_parts], query_free[Config::queries][query_parts];
   unsigned long long key_full[key_stages], key_free[key_stages];
   unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
@@ -2354,8 +2372,7 @@ template <class Config>
 constexpr int rotated_heads = Config::rows > 128 ? 1 : Config::v_head_dim > 128 ? 2 : 4;
 
 template <class Config, int Threads, int HeadsAtATime>
-__device__ __forceinline__ void align_queries(const AttendParams& params, const Item& item, int kv_head, int thread) {
-  const AlignedQueries<Config> aligned = AlignedQueries<Config>::of(params, item, kv_head);
+__device__ __forceinline__ void align_queries(const AlignedQueries<Config>& aligned, const AttendParams& params, const Item& item, int kv_head, int thread) {
   const QueryRows<Config> rows = query_rows<Config>(params, item, kv_head);
   rotate_query_to<Config, Threads, HeadsAtATime>(aligned, rows, pointer<float>(params.rope), rows.positions[0], params.rope_scale, thread);
 }
@@ -2371,38 +2388,36 @@ constexpr int first_align_threads = 2 * Config::rows + rotator_threads<Config>;
 template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
   constexpr int threads = rotator_threads<Config>;
-  static_assert(threads == 128, "a warpgroup");
-  const int warp = thread / 32, lane = thread % 32;
+  static_assert(threads == 128, "a warp for sixteen rows of each warpgroup's");
   RingPlace<Config::queries> query;
   auto publish = [&](int part) { ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage][part])); };
-  auto wait_for_place = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1); };
-  WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, lane};
+  auto wait_for_place = [&](int part) { ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][part]), query.parity ^ 1); };
+  WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
   clear_rotation<Config, threads>(shared.rotation, thread);
   bool first = true;
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
     if (!tile.exists()) {  // a place for the outputs
-      wait_for_place();
-      for (int part = 0; part < shared.query_parts; ++part) publish(part);
+      for (int part = 0; part < shared.query_parts; ++part) wait_for_place(part), publish(part);
       query.advance();
       first = false;
       continue;
     }
-    if (!first) align_queries<Config, threads, 2>(params, item, work.kv_head, thread);
+    const AlignedQueries<Config> aligned(params, item, work.kv_head);
+    if (!first) align_queries<Config, threads, 2>(aligned, params, item, work.kv_head, ptx::here(thread));
     const int position = query_rows<Config>(params, item, work.kv_head).positions[0];
-    const AlignedRows<Config> rows = AlignedRows<Config>::of(AlignedQueries<Config>::of(params, item, work.kv_head), ptx::here(warp), ptx::here(lane));
+    const AlignedRotator<Config> rotator(aligned, ptx::here(thread));
     while (tile.exists()) {
-      ptx::named_barrier_sync(rotator_barrier, threads);  // all are done with R
+      ptx::named_barrier_sync(rotator_barrier, threads);  // all are done with the rotation before
       make_rotation<Config, threads>(shared.rotation, pointer<float>(params.rope), position - rotation_base(tile), ptx::here(thread));
       ptx::fence_async_shared();
-      wait_for_place();
       if (first) ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);
       first = false;
-      ptx::named_barrier_sync(rotator_barrier, threads);  // R is there, and all that is aligned
-#pragma unroll
+      ptx::named_barrier_sync(rotator_barrier, threads);  // it is there, and all that is aligned
+#pragma unroll AlignedRotator<Config>::unrolled_parts
       for (int part = 0; part < shared.query_parts; ++part) {
-        rotate_aligned<Config>(rows.row[part], shared.rotation, shared.query[query.stage], 64 * part, warp, ptx::here(lane));
+        rotator.rotate(part, shared.rotation, shared.query[query.stage], [&]() { wait_for_place(part); });
         ptx::fence_async_shared();
         publish(part);
       }
@@ -2421,7 +2436,7 @@ __device__ __forceinline__ void rotate_first_queries(const AttendParams& params,
   const Item& item = pointer<Item>(params.items)[work.item];
   const KeyTile tile = first_tile(params, item.run_begin, item.run_end);
   if (!tile.exists()) return;
-  align_queries<Config, Threads, 4>(params, item, work.kv_head, thread);
+  align_queries<Config, Threads, 4>(AlignedQueries<Config>(params, item, work.kv_head), params, item, work.kv_head, thread);
   ptx::named_barrier_arrive(first_aligned_barrier, first_align_threads<Config>);
 }
 
@@ -2630,6 +2645,8 @@ template <class Config>
 __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Shared<Config>& shared, int warpgroup) {
   using Element = typename Config::Element;
   using ScoreElement = typename Config::ScoreElement;
+  // ptxas takes an instruction with no more registers than a thread has at the start.
+  constexpr int value_columns = Config::v_head_dim > 128 && rotates_apart<Config> ? 128 : Config::v_head_dim;
   constexpr int keys = Config::keys, rows_per_group = 64, warpgroups = Config::rows / rows_per_group, consumer_threads = 128 * warpgroups;
   const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group;
   auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
@@ -2640,6 +2657,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
   auto release = [&](unsigned long long& free) { arrive_everywhere(free, lane); };
+  const int part_of_query = AttendSm90Shared<Config>::query_part(group_row);
+  auto wait_for_query = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][part_of_query]), query.parity); };
+  auto free_query = [&]() { ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage][part_of_query])); };
 
   rotate_first_queries<Config, consumer_threads>(params, shared, ptx::thread_index());
   // See take_turn: the first turn is warpgroup 0's. (Not by pass_turn, which, kept for the
@@ -2661,11 +2681,16 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     auto take_query = [&](const KeyTile& tile) {
       if (!needs_rotation(rotated_base, tile)) return;
       if (rotated_base != no_base) {
-        ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
+        if (Config::queries > 1) free_query();
         query.advance();
       }
-      ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][AttendSm90Shared<Config>::query_part(group_row)]), query.parity);
+      wait_for_query();
       rotated_base = rotation_base(tile);
+    };
+    // One place for queries is given back as soon as the last tile for these has its weights: the
+    // next ones come under the other warpgroup's products.
+    auto give_query_for = [&](const KeyTile& next) {
+      if (Config::queries == 1 && next.exists() && needs_rotation(rotated_base, next)) free_query();
     };
     // Warpgroups take turns with the matrix units: then the softmax of one is under the
     // products of the others, and no scores wait for half of another's. A turn is passed by
@@ -2680,7 +2705,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       start_query_times_keys<ScoreElement, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
                                                               ptx::shared_address(shared.key[key.stage].bytes));
     };
-    auto start_outputs = [&]() { start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
+    auto start_outputs = [&]() { start_weights_times_values<Element, value_columns>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
     bool masked, begins_part;  // the tile that take_keys gave
     auto take_keys = [&]() {
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);
@@ -2749,6 +2774,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 
       int tokens = tile.end - tile.begin;  // of the values that come next
       KeyTile next = take_keys();
+      give_query_for(next);
       while (next.exists()) {
         complete_values(tokens);
         take_query(next);
@@ -2785,6 +2811,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
         ptx::sync_warp();
         release(shared.key_free[held()]);
+        give_query_for(next);
         if (ends_part) {
           // What follows from these would otherwise be in registers throughout.
           fold_rows<Config>(params, item, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
@@ -2807,7 +2834,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     release(shared.key_free[key.stage]);  // of the tile that does not exist
     key.advance();
 
-    if (rotated_base == no_base) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][AttendSm90Shared<Config>::query_part(group_row)]), query.parity);
+    if (rotated_base == no_base) wait_for_query();
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
     const int warp_row = ptx::here(first_row());
     RowEnds<1> ends;
@@ -2820,7 +2847,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     }
     store_rows<Config, 1>(params, item, kv_head, output, ends, warp_row, lane,
                           [&](int row, int chunk) { return shared.query[query.stage].bytes + shared.query[0].byte(row, chunk); });
-    ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
+    free_query();
     query.advance();
   }
   if (warpgroups > 1 && warpgroup == 0) ptx::named_barrier_sync(2, 256);  // what the one before passed last
@@ -2841,7 +2868,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     shared.works.init();
     for (int s = 0; s < Config::queries; ++s) {
       for (unsigned long long& full : shared.query_full[s]) ptx::barrier_init(ptx::shared_address(&full), rotator_threads<Config>);
-      ptx::barrier_init(ptx::shared_address(&shared.query_free[s]), 128 * consumers);
+      for (unsigned long long& free : shared.query_free[s]) ptx::barrier_init(ptx::shared_address(&free), 128 * consumers / AttendSm90Shared<Config>::query_parts);
     }
     for (int s = 0; s < AttendSm90Shared<Config>::key_stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
@@ -2858,7 +2885,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   ptx::sync_threads();
 
   // The registers of three or four warpgroups, shared out by need. Two have enough.
-  constexpr int copiers_apart = 32;
+  constexpr int copiers_apart = Config::v_head_dim > 128 ? 24 : 32;
   constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
   constexpr int other_registers = (consumers + helper_groups == 4 ? 512 : 504) - consumers * consumer_registers;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all

@@ -1321,6 +1321,7 @@ struct QueryRows {
 template <class Config, class Tile>
 struct QueryTile {
   static constexpr float scale = Config::query_scale;  // of all units
+  static constexpr bool keeps_angles = true;
   Tile& tile;
 
   __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
@@ -1335,14 +1336,17 @@ struct QueryTile {
 
 // Rotates queries for runs of the given base and hands them to the target, a QueryTile or
 // AlignedQueries; rows that do not exist become those of the item's first token. A thread
-// takes one unit of one token, for all heads: they share the angles.
+// takes one unit of one token, for all heads, which share the angles; or, of a target for whose
+// threads those are too much to keep, for as many heads as it takes at a time.
 template <class Config, int Threads, int HeadsAtATime, class Target>
 __device__ __forceinline__ void rotate_query_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread) {
   using Units = RotationUnits<Config>;
   constexpr int group = Config::group, tokens = (Config::rows - 1) / group + 1;
   constexpr bool whole_tokens = Config::rows % group == 0;
-  for (int i = thread; i < tokens * Units::count; i += Threads) {
-    const int token = i / Units::count, unit = i % Units::count;
+  constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
+  constexpr int shares = Target::keeps_angles ? 1 : group / heads_at_a_time, heads = group / shares;  // of a token's heads
+  for (int i = thread; i < tokens * Units::count * shares; i += Threads) {
+    const int token = i / Units::count / shares, unit = i % Units::count, first_of_all = i / Units::count % shares * heads;
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
     const int source_token = token * group < rows.count ? token : 0;
     const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
@@ -1350,9 +1354,8 @@ __device__ __forceinline__ void rotate_query_to(const Target& target, const Quer
     Angles angles;
     const bool has_angle = Units::passed == 0 || unit < Units::rotated, rotated = has_angle || target.scale != 1.f;
     // All loads of some heads are under way before the first is used.
-    constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
 #pragma unroll 1
-    for (int first_head = 0; first_head < group; first_head += heads_at_a_time) {
+    for (int first_head = first_of_all; first_head < first_of_all + heads; first_head += heads_at_a_time) {
       uint4 first[heads_at_a_time], second[heads_at_a_time];
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
@@ -1360,10 +1363,10 @@ __device__ __forceinline__ void rotate_query_to(const Target& target, const Quer
         first[h] = ptx::load_16(head);
         second[h] = ptx::load_16(head + second_chunk);
       }
-      if (first_head == 0 && has_angle) {
+      if (first_head == first_of_all && has_angle) {
         // Of whole heads the factor is in the scores' scale.
         angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, target.scale * (Units::passed == 0 ? 1.f : factor));
-      } else if (first_head == 0 && rotated) {
+      } else if (first_head == first_of_all && rotated) {
         angles = no_angles(target.scale);
       }
 #pragma unroll
@@ -2040,7 +2043,8 @@ struct AttendSm90Shared {
   static constexpr int copiers = Config::rotators == 3 ? 1 : 2;
   using Works = WorkRing<Config::rows / 16 + Config::rotators + copiers - 1>;  // all warps with work but the finder
 
-  // Queries are published as they come: aligned ones a warpgroup's rows at a time.
+  // Queries are published as they come, and their places as they are free: of aligned ones a
+  // warpgroup's rows at a time.
   static constexpr int query_parts = 1;
   __device__ static __forceinline__ int query_part(int row) { return query_parts == 1 ? 0 : row / 64; }
 
@@ -2053,7 +2057,7 @@ struct AttendSm90Shared {
   int begins_part[key_stages];  // whether they are a further part's first
   KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
   alignas(8) Works works;
-  unsigned long long query_full[Config::queries][query_parts], query_free[Config::queries];
+  unsigned long long query_full[Config::queries][query_parts], query_free[Config::queries][query_parts];
   unsigned long long key_full[key_stages], key_free[key_stages];
   unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
@@ -2151,7 +2155,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
     for (;;) {
-      ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
+      ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][0]), query.parity ^ 1);
       if (!first && tile.exists()) {
         rotate_query<Config, rotator_threads<Config>, rotated_heads<Config>>(rows, pointer<float>(params.rope), rotation_base(tile),
                                                                              params.rope_scale, thread, shared.query[query.stage]);
@@ -2410,16 +2414,19 @@ __device__ __forceinline__ void to_fragments(WeightFragments<Keys>& weights, con
     }
 }
 
-// Starts output += weights * value.
-template <class Element, int Keys, int Dim>
+// Starts output += weights * value, by products of so many columns.
+template <class Element, int Columns, int Keys, int Dim>
 __device__ __forceinline__ void start_weights_times_values(Accumulator<1, Dim>& output, const WeightFragments<Keys>& weights, uint32_t values) {
-  float(&d)[Dim / 2] = reinterpret_cast<float(&)[Dim / 2]>(output.block);
+  float(&d)[Dim / Columns][Columns / 2] = reinterpret_cast<float(&)[Dim / Columns][Columns / 2]>(output.block);
   using Tile = ColumnTile<Keys, Dim>;
   const uint64_t b = ptx::matrix_descriptor(values, Tile::column_bytes, Tile::eight_rows_bytes);
 #pragma unroll
-  for (int k = 0; k < Keys / 16; ++k) {
-    ptx::Wgmma<Element, Dim>::registers(d, weights.step[k], ptx::descriptor_behind(b, k * 2 * Tile::eight_rows_bytes), true);
-  }
+  for (int k = 0; k < Keys / 16; ++k)
+#pragma unroll
+    for (int n = 0; n < Dim / Columns; ++n) {
+      const int columns = n * (Columns / column_elements) * Tile::column_bytes;
+      ptx::Wgmma<Element, Columns>::registers(d[n], weights.step[k], ptx::descriptor_behind(b, columns + k * 2 * Tile::eight_rows_bytes), true);
+    }
   ptx::wgmma_commit();
 }
 
@@ -2448,6 +2455,8 @@ template <class Config>
 __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Shared<Config>& shared, int warpgroup) {
   using Element = typename Config::Element;
   using ScoreElement = typename Config::ScoreElement;
+  // ptxas takes an instruction with no more registers than a thread has at the start.
+  constexpr int value_columns = Config::v_head_dim > 128 && rotates_apart<Config> ? 128 : Config::v_head_dim;
   constexpr int keys = Config::keys, rows_per_group = 64, warpgroups = Config::rows / rows_per_group, consumer_threads = 128 * warpgroups;
   const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group;
   auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
@@ -2458,6 +2467,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
   auto release = [&](unsigned long long& free) { arrive_everywhere(free, lane); };
+  const int part_of_query = AttendSm90Shared<Config>::query_part(group_row);
+  auto wait_for_query = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][part_of_query]), query.parity); };
+  auto free_query = [&]() { ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage][part_of_query])); };
 
   rotate_first_queries<Config, consumer_threads>(params, shared, ptx::thread_index());
   // See take_turn: the first turn is warpgroup 0's. (Not by pass_turn, which, kept for the
@@ -2479,11 +2491,16 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     auto take_query = [&](const KeyTile& tile) {
       if (!needs_rotation(rotated_base, tile)) return;
       if (rotated_base != no_base) {
-        ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
+        if (Config::queries > 1) free_query();
         query.advance();
       }
-      ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][AttendSm90Shared<Config>::query_part(group_row)]), query.parity);
+      wait_for_query();
       rotated_base = rotation_base(tile);
+    };
+    // One place for queries is given back as soon as the last tile for these has its weights: the
+    // next ones come under the other warpgroup's products.
+    auto give_query_for = [&](const KeyTile& next) {
+      if (Config::queries == 1 && next.exists() && needs_rotation(rotated_base, next)) free_query();
     };
     // Warpgroups take turns with the matrix units: then the softmax of one is under the
     // products of the others, and no scores wait for half of another's. A turn is passed by
@@ -2498,7 +2515,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       start_query_times_keys<ScoreElement, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
                                                               ptx::shared_address(shared.key[key.stage].bytes));
     };
-    auto start_outputs = [&]() { start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
+    auto start_outputs = [&]() { start_weights_times_values<Element, value_columns>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
     bool masked, begins_part;  // the tile that take_keys gave
     auto take_keys = [&]() {
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);
@@ -2567,6 +2584,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 
       int tokens = tile.end - tile.begin;  // of the values that come next
       KeyTile next = take_keys();
+      give_query_for(next);
       while (next.exists()) {
         complete_values(tokens);
         take_query(next);
@@ -2603,6 +2621,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
         ptx::sync_warp();
         release(shared.key_free[held()]);
+        give_query_for(next);
         if (ends_part) {
           // What follows from these would otherwise be in registers throughout.
           fold_rows<Config>(params, item, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
@@ -2625,7 +2644,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     release(shared.key_free[key.stage]);  // of the tile that does not exist
     key.advance();
 
-    if (rotated_base == no_base) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][AttendSm90Shared<Config>::query_part(group_row)]), query.parity);
+    if (rotated_base == no_base) wait_for_query();
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
     const int warp_row = ptx::here(first_row());
     RowEnds<1> ends;
@@ -2638,7 +2657,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     }
     store_rows<Config, 1>(params, item, kv_head, output, ends, warp_row, lane,
                           [&](int row, int chunk) { return shared.query[query.stage].bytes + shared.query[0].byte(row, chunk); });
-    ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
+    free_query();
     query.advance();
   }
   if (warpgroups > 1 && warpgroup == 0) ptx::named_barrier_sync(2, 256);  // what the one before passed last
@@ -2659,7 +2678,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     shared.works.init();
     for (int s = 0; s < Config::queries; ++s) {
       for (unsigned long long& full : shared.query_full[s]) ptx::barrier_init(ptx::shared_address(&full), rotator_threads<Config>);
-      ptx::barrier_init(ptx::shared_address(&shared.query_free[s]), 128 * consumers);
+      for (unsigned long long& free : shared.query_free[s]) ptx::barrier_init(ptx::shared_address(&free), 128 * consumers / AttendSm90Shared<Config>::query_parts);
     }
     for (int s = 0; s < AttendSm90Shared<Config>::key_stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
@@ -2676,7 +2695,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   ptx::sync_threads();
 
   // The registers of three or four warpgroups, shared out by need. Two have enough.
-  constexpr int copiers_apart = 32;
+  constexpr int copiers_apart = Config::v_head_dim > 128 ? 24 : 32;
   constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
   constexpr int other_registers = (consumers + helper_groups == 4 ? 512 : 504) - consumers * consumer_registers;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all

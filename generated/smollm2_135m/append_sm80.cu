@@ -557,6 +557,7 @@ struct QueryRows {
 template <class Config, class Tile>
 struct QueryTile {
   static constexpr float scale = Config::query_scale;  // of all units
+  static constexpr bool keeps_angles = true;
   Tile& tile;
 
   __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
@@ -571,14 +572,17 @@ struct QueryTile {
 
 // Rotates queries for runs of the given base and hands them to the target, a QueryTile or
 // AlignedQueries; rows that do not exist become those of the item's first token. A thread
-// takes one unit of one token, for all heads: they share the angles.
+// takes one unit of one token, for all heads, which share the angles; or, of a target for whose
+// threads those are too much to keep, for as many heads as it takes at a time.
 template <class Config, int Threads, int HeadsAtATime, class Target>
 __device__ __forceinline__ void rotate_query_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread) {
   using Units = RotationUnits<Config>;
   constexpr int group = Config::group, tokens = (Config::rows - 1) / group + 1;
   constexpr bool whole_tokens = Config::rows % group == 0;
-  for (int i = thread; i < tokens * Units::count; i += Threads) {
-    const int token = i / Units::count, unit = i % Units::count;
+  constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
+  constexpr int shares = Target::keeps_angles ? 1 : group / heads_at_a_time, heads = group / shares;  // of a token's heads
+  for (int i = thread; i < tokens * Units::count * shares; i += Threads) {
+    const int token = i / Units::count / shares, unit = i % Units::count, first_of_all = i / Units::count % shares * heads;
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
     const int source_token = token * group < rows.count ? token : 0;
     const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
@@ -586,9 +590,8 @@ __device__ __forceinline__ void rotate_query_to(const Target& target, const Quer
     Angles angles;
     const bool has_angle = Units::passed == 0 || unit < Units::rotated, rotated = has_angle || target.scale != 1.f;
     // All loads of some heads are under way before the first is used.
-    constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
 #pragma unroll 1
-    for (int first_head = 0; first_head < group; first_head += heads_at_a_time) {
+    for (int first_head = first_of_all; first_head < first_of_all + heads; first_head += heads_at_a_time) {
       uint4 first[heads_at_a_time], second[heads_at_a_time];
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
@@ -596,10 +599,10 @@ __device__ __forceinline__ void rotate_query_to(const Target& target, const Quer
         first[h] = ptx::load_16(head);
         second[h] = ptx::load_16(head + second_chunk);
       }
-      if (first_head == 0 && has_angle) {
+      if (first_head == first_of_all && has_angle) {
         // Of whole heads the factor is in the scores' scale.
         angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, target.scale * (Units::passed == 0 ? 1.f : factor));
-      } else if (first_head == 0 && rotated) {
+      } else if (first_head == first_of_all && rotated) {
         angles = no_angles(target.scale);
       }
 #pragma unroll

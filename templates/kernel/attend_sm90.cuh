@@ -20,6 +20,8 @@ template <class Config>
 __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Shared<Config>& shared, int warpgroup) {
   using Element = typename Config::Element;
   using ScoreElement = typename Config::ScoreElement;
+  // ptxas takes an instruction with no more registers than a thread has at the start.
+  constexpr int value_columns = Config::v_head_dim > 128 && rotates_apart<Config> ? 128 : Config::v_head_dim;
   constexpr int keys = Config::keys, rows_per_group = 64, warpgroups = Config::rows / rows_per_group, consumer_threads = 128 * warpgroups;
   const int lane = ptx::lane_index(), group_row = warpgroup * rows_per_group;
   auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
@@ -30,6 +32,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
   auto release = [&](unsigned long long& free) { arrive_everywhere(free, lane); };
+  const int part_of_query = AttendSm90Shared<Config>::query_part(group_row);
+  auto wait_for_query = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][part_of_query]), query.parity); };
+  auto free_query = [&]() { ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage][part_of_query])); };
 
   rotate_first_queries<Config, consumer_threads>(params, shared, ptx::thread_index());
   // See take_turn: the first turn is warpgroup 0's. (Not by pass_turn, which, kept for the
@@ -56,11 +61,16 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 #endif
       if (!needs_rotation(rotated_base, tile)) return;
       if (rotated_base != no_base) {
-        ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
+        if (Config::queries > 1) free_query();
         query.advance();
       }
-      ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][AttendSm90Shared<Config>::query_part(group_row)]), query.parity);
+      wait_for_query();
       rotated_base = rotation_base(tile);
+    };
+    // One place for queries is given back as soon as the last tile for these has its weights: the
+    // next ones come under the other warpgroup's products.
+    auto give_query_for = [&](const KeyTile& next) {
+      if (Config::queries == 1 && next.exists() && needs_rotation(rotated_base, next)) free_query();
     };
     // Warpgroups take turns with the matrix units: then the softmax of one is under the
     // products of the others, and no scores wait for half of another's. A turn is passed by
@@ -75,7 +85,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       start_query_times_keys<ScoreElement, keys, Config::head_dim>(scores, ptx::shared_address(shared.query[query.stage].bytes), group_row,
                                                               ptx::shared_address(shared.key[key.stage].bytes));
     };
-    auto start_outputs = [&]() { start_weights_times_values<Element, keys>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
+    auto start_outputs = [&]() { start_weights_times_values<Element, value_columns>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
     bool masked, begins_part;  // the tile that take_keys gave
     auto take_keys = [&]() {
 #if KGEN_ROTATED_KEYS
@@ -151,6 +161,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 
       int tokens = tile.end - tile.begin;  // of the values that come next
       KeyTile next = take_keys();
+      give_query_for(next);
       while (next.exists()) {
         complete_values(tokens);
         take_query(next);
@@ -187,6 +198,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
         ptx::sync_warp();
         release(shared.key_free[held()]);
+        give_query_for(next);
         if (ends_part) {
           // What follows from these would otherwise be in registers throughout.
           fold_rows<Config>(params, item, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
@@ -209,7 +221,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     release(shared.key_free[key.stage]);  // of the tile that does not exist
     key.advance();
 
-    if (rotated_base == no_base) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][AttendSm90Shared<Config>::query_part(group_row)]), query.parity);
+    if (rotated_base == no_base) wait_for_query();
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
     const int warp_row = ptx::here(first_row());
     RowEnds<1> ends;
@@ -222,7 +234,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     }
     store_rows<Config, 1>(params, item, kv_head, output, ends, warp_row, lane,
                           [&](int row, int chunk) { return shared.query[query.stage].bytes + shared.query[0].byte(row, chunk); });
-    ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage]));
+    free_query();
     query.advance();
   }
   if (warpgroups > 1 && warpgroup == 0) ptx::named_barrier_sync(2, 256);  // what the one before passed last
@@ -243,7 +255,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     shared.works.init();
     for (int s = 0; s < Config::queries; ++s) {
       for (unsigned long long& full : shared.query_full[s]) ptx::barrier_init(ptx::shared_address(&full), rotator_threads<Config>);
-      ptx::barrier_init(ptx::shared_address(&shared.query_free[s]), 128 * consumers);
+      for (unsigned long long& free : shared.query_free[s]) ptx::barrier_init(ptx::shared_address(&free), 128 * consumers / AttendSm90Shared<Config>::query_parts);
     }
     for (int s = 0; s < AttendSm90Shared<Config>::key_stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
@@ -270,7 +282,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
 #if KGEN_ROTATED_KEYS
   constexpr int consumer_registers = 192, copiers_apart = 24;  // rotators have a unit's keys and its angles' terms in theirs
 #else
-  constexpr int copiers_apart = 32;
+  constexpr int copiers_apart = Config::v_head_dim > 128 ? 24 : 32;
   constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
 #endif
   constexpr int other_registers = (consumers + helper_groups == 4 ? 512 : 504) - consumers * consumer_registers;

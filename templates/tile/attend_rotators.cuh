@@ -13,8 +13,7 @@ constexpr int rotated_heads = Config::rows > 128 ? 1 : Config::v_head_dim > 128 
 
 #if KGEN_ALIGNED_QUERIES
 template <class Config, int Threads, int HeadsAtATime>
-__device__ __forceinline__ void align_queries(const AttendParams& params, const Item& item, int kv_head, int thread) {
-  const AlignedQueries<Config> aligned = AlignedQueries<Config>::of(params, item, kv_head);
+__device__ __forceinline__ void align_queries(const AlignedQueries<Config>& aligned, const AttendParams& params, const Item& item, int kv_head, int thread) {
   const QueryRows<Config> rows = query_rows<Config>(params, item, kv_head);
   rotate_query_to<Config, Threads, HeadsAtATime>(aligned, rows, pointer<float>(params.rope), rows.positions[0], params.rope_scale, thread);
 }
@@ -39,7 +38,7 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   bool first = true;
   auto publish_queries = [&](const Work& work, const KeyTile& tile) {
-    ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
+    ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][0]), query.parity ^ 1);
     if (!first && tile.exists()) {
       rotate_query<Config, rotator_threads<Config>, 4>(query_rows<Config>(params, pointer<Item>(params.items)[work.item], work.kv_head), rope,
                                                        rotation_base(tile), params.rope_scale, thread, shared.query[query.stage]);
@@ -85,38 +84,36 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
 template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
   constexpr int threads = rotator_threads<Config>;
-  static_assert(threads == 128, "a warpgroup");
-  const int warp = thread / 32, lane = thread % 32;
+  static_assert(threads == 128, "a warp for sixteen rows of each warpgroup's");
   RingPlace<Config::queries> query;
   auto publish = [&](int part) { ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage][part])); };
-  auto wait_for_place = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1); };
-  WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, lane};
+  auto wait_for_place = [&](int part) { ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][part]), query.parity ^ 1); };
+  WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
   clear_rotation<Config, threads>(shared.rotation, thread);
   bool first = true;
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
     if (!tile.exists()) {  // a place for the outputs
-      wait_for_place();
-      for (int part = 0; part < shared.query_parts; ++part) publish(part);
+      for (int part = 0; part < shared.query_parts; ++part) wait_for_place(part), publish(part);
       query.advance();
       first = false;
       continue;
     }
-    if (!first) align_queries<Config, threads, 2>(params, item, work.kv_head, thread);
+    const AlignedQueries<Config> aligned(params, item, work.kv_head);
+    if (!first) align_queries<Config, threads, 2>(aligned, params, item, work.kv_head, ptx::here(thread));
     const int position = query_rows<Config>(params, item, work.kv_head).positions[0];
-    const AlignedRows<Config> rows = AlignedRows<Config>::of(AlignedQueries<Config>::of(params, item, work.kv_head), ptx::here(warp), ptx::here(lane));
+    const AlignedRotator<Config> rotator(aligned, ptx::here(thread));
     while (tile.exists()) {
-      ptx::named_barrier_sync(rotator_barrier, threads);  // all are done with R
+      ptx::named_barrier_sync(rotator_barrier, threads);  // all are done with the rotation before
       make_rotation<Config, threads>(shared.rotation, pointer<float>(params.rope), position - rotation_base(tile), ptx::here(thread));
       ptx::fence_async_shared();
-      wait_for_place();
       if (first) ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);
       first = false;
-      ptx::named_barrier_sync(rotator_barrier, threads);  // R is there, and all that is aligned
-#pragma unroll
+      ptx::named_barrier_sync(rotator_barrier, threads);  // it is there, and all that is aligned
+#pragma unroll AlignedRotator<Config>::unrolled_parts
       for (int part = 0; part < shared.query_parts; ++part) {
-        rotate_aligned<Config>(rows.row[part], shared.rotation, shared.query[query.stage], 64 * part, warp, ptx::here(lane));
+        rotator.rotate(part, shared.rotation, shared.query[query.stage], [&]() { wait_for_place(part); });
         ptx::fence_async_shared();
         publish(part);
       }
@@ -138,7 +135,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
     for (;;) {
-      ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage]), query.parity ^ 1);
+      ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][0]), query.parity ^ 1);
       if (!first && tile.exists()) {
         rotate_query<Config, rotator_threads<Config>, rotated_heads<Config>>(rows, pointer<float>(params.rope), rotation_base(tile),
                                                                              params.rope_scale, thread, shared.query[query.stage]);
@@ -166,7 +163,7 @@ __device__ __forceinline__ void rotate_first_queries(const AttendParams& params,
   const KeyTile tile = first_tile(params, item.run_begin, item.run_end);
   if (!tile.exists()) return;
 #if KGEN_ALIGNED_QUERIES
-  align_queries<Config, Threads, 4>(params, item, work.kv_head, thread);
+  align_queries<Config, Threads, 4>(AlignedQueries<Config>(params, item, work.kv_head), params, item, work.kv_head, thread);
   ptx::named_barrier_arrive(first_aligned_barrier, first_align_threads<Config>);
 #else
   rotate_query<Config, Threads, 4>(query_rows<Config>(params, item, work.kv_head), pointer<float>(params.rope), rotation_base(tile),

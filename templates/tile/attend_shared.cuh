@@ -4,8 +4,11 @@
 #if KGEN_ROTATED_KEYS
 #include "key_rotator.cuh"
 #endif
-#if KGEN_ALIGNED_QUERIES
-#include "aligned_queries.cuh"
+#if KGEN_ALIGNED_PAIRS
+#include "aligned_pairs.cuh"
+#endif
+#if KGEN_ALIGNED_PRODUCTS
+#include "aligned_products.cuh"
 #endif
 
 namespace kgen {
@@ -23,7 +26,8 @@ struct AttendSm90Shared {
   static constexpr int copiers = Config::rotators == 3 ? 1 : 2;
   using Works = WorkRing<Config::rows / 16 + Config::rotators + copiers - 1>;  // all warps with work but the finder
 
-  // Queries are published as they come: aligned ones a warpgroup's rows at a time.
+  // Queries are published as they come, and their places as they are free: of aligned ones a
+  // warpgroup's rows at a time.
 #if KGEN_ALIGNED_QUERIES
   static constexpr int query_parts = Config::rows / 64;
 #else
@@ -46,7 +50,7 @@ struct AttendSm90Shared {
   int begins_part[key_stages];  // whether they are a further part's first
   KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
   alignas(8) Works works;
-  unsigned long long query_full[Config::queries][query_parts], query_free[Config::queries];
+  unsigned long long query_full[Config::queries][query_parts], query_free[Config::queries][query_parts];
   unsigned long long key_full[key_stages], key_free[key_stages];
 #if KGEN_ROTATED_KEYS
   unsigned long long key_rotated[key_stages];

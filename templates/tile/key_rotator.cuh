@@ -15,6 +15,9 @@
 // Of shared memory 64 KiB a tile are read and written, beside 224 KiB by copies and products.
 #pragma once
 #include "item.cuh"
+#if KGEN_FP16_KEYS
+#include "fp16_pairs.cuh"
+#endif
 
 namespace kgen {
 
@@ -22,27 +25,7 @@ namespace kgen {
 template <class Config>
 constexpr bool fp16_keys = true;  // whose terms leave registers for keys ahead of their use
 
-// (cos, sin) of eight pairs' angles, those of pairs 2i and 2i + 1 in the i-th.
-struct KeyTerms {
-  uint32_t cos[4], sin[4];
-
-  __device__ __forceinline__ void set(int i, float4 two) { cos[i] = ptx::pack<ptx::fp16>(two.x, two.z), sin[i] = ptx::pack<ptx::fp16>(two.y, two.w); }
-  __device__ __forceinline__ KeyTerms load() const {
-    const uint4 c = ptx::load_16(cos), s = ptx::load_16(sin);
-    return {{c.x, c.y, c.z, c.w}, {s.x, s.y, s.z, s.w}};
-  }
-};
-
-// Those of the sums of two angles each.
-__device__ __forceinline__ KeyTerms add_angles(const KeyTerms& a, const KeyTerms& b) {
-  KeyTerms sum;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    sum.cos[i] = ptx::fp16_multiply_add(a.cos[i], b.cos[i], ptx::fp16_negate(ptx::fp16_multiply(a.sin[i], b.sin[i])));
-    sum.sin[i] = ptx::fp16_multiply_add(a.sin[i], b.cos[i], ptx::fp16_multiply(a.cos[i], b.sin[i]));
-  }
-  return sum;
-}
+using KeyTerms = Fp16Terms;
 
 template <class Element>
 __device__ __forceinline__ uint4 to_fp16(uint4 chunk) {
@@ -65,12 +48,7 @@ __device__ __forceinline__ void rotate_by_terms(uint4& first, uint4& second, con
 #else
   uint32_t x[4] = {u.x, u.y, u.z, u.w}, y[4] = {v.x, v.y, v.z, v.w};
 #endif
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t rotated = ptx::fp16_multiply_add(x[i], angles.cos[i], ptx::fp16_negate(ptx::fp16_multiply(y[i], angles.sin[i])));
-    y[i] = ptx::fp16_multiply_add(y[i], angles.cos[i], ptx::fp16_multiply(x[i], angles.sin[i]));
-    x[i] = rotated;
-  }
+  rotate_fp16(x, y, angles);
 #if KGEN_INTERLEAVED
   first = make_uint4(ptx::lower_halves(x[0], y[0]), ptx::upper_halves(x[0], y[0]), ptx::lower_halves(x[1], y[1]), ptx::upper_halves(x[1], y[1]));
   second = make_uint4(ptx::lower_halves(x[2], y[2]), ptx::upper_halves(x[2], y[2]), ptx::lower_halves(x[3], y[3]), ptx::upper_halves(x[3], y[3]));

@@ -42,16 +42,19 @@ __device__ __forceinline__ void to_fragments(WeightFragments<Keys>& weights, con
     }
 }
 
-// Starts output += weights * value.
-template <class Element, int Keys, int Dim>
+// Starts output += weights * value, by products of so many columns.
+template <class Element, int Columns, int Keys, int Dim>
 __device__ __forceinline__ void start_weights_times_values(Accumulator<1, Dim>& output, const WeightFragments<Keys>& weights, uint32_t values) {
-  float(&d)[Dim / 2] = reinterpret_cast<float(&)[Dim / 2]>(output.block);
+  float(&d)[Dim / Columns][Columns / 2] = reinterpret_cast<float(&)[Dim / Columns][Columns / 2]>(output.block);
   using Tile = ColumnTile<Keys, Dim>;
   const uint64_t b = ptx::matrix_descriptor(values, Tile::column_bytes, Tile::eight_rows_bytes);
 #pragma unroll
-  for (int k = 0; k < Keys / 16; ++k) {
-    ptx::Wgmma<Element, Dim>::registers(d, weights.step[k], ptx::descriptor_behind(b, k * 2 * Tile::eight_rows_bytes), true);
-  }
+  for (int k = 0; k < Keys / 16; ++k)
+#pragma unroll
+    for (int n = 0; n < Dim / Columns; ++n) {
+      const int columns = n * (Columns / column_elements) * Tile::column_bytes;
+      ptx::Wgmma<Element, Columns>::registers(d[n], weights.step[k], ptx::descriptor_behind(b, columns + k * 2 * Tile::eight_rows_bytes), true);
+    }
   ptx::wgmma_commit();
 }
 

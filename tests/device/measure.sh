@@ -84,6 +84,8 @@ for part in "${parts[@]}"; do
       for dim in 64 256; do
         edited "s/head_dim: 128/head_dim: $dim/" | bench "head-dim-$dim" - --case "$attention,$decode" --against torch
       done
+      edited 's/head_dim: 128/head_dim: 256/; s/encoding: segment/encoding: baked/' | bench head-dim-256-baked - --case "$attention"
+      clustered 16 's/head_dim: 128/head_dim: 256/' | bench head-dim-256-clusters - --case "$attention"
       ;;
     dram) # read by plain decode, and then by shared decode, which has decode beside it
       for case in ${decode//,/ } ${shared//,/ } ${zipf//,/ }; do
@@ -122,13 +124,14 @@ for part in "${parts[@]}"; do
 12 s/query_heads: 32/query_heads: 24/
 16 s/query_heads: 32/query_heads: 128/
 16 s/head_dim: 128/head_dim: 64/
-12 s/head_dim: 128/head_dim: 256/
+12 s/head_dim: 128/head_dim: 256/; s/dtype: bf16/dtype: fp16/
+16 s/head_dim: 128/head_dim: 256/
 12 s/dtype: bf16/dtype: fp16/; s/^cache:/masks: {window: 300, sink_tokens: 4, sink_logits: true}\n&/
 END
       for tool in memcheck racecheck synccheck initcheck; do
-        for warps in 12 16; do
-          echo "== $tool, extend by $warps warps"
-          clustered $warps '' | compute-sanitizer --tool $tool "$kgen" verify - --backend gpu --kernel prefill,extend --cases 2 --seed 5 | tail -n 3
+        for edits in '' 's/head_dim: 128/head_dim: 256/'; do
+          echo "== $tool, extend by 16 warps${edits:+, $edits}"
+          clustered 16 "$edits" | compute-sanitizer --tool $tool "$kgen" verify - --backend gpu --kernel prefill,extend --cases 2 --seed 5 | tail -n 3
         done
       done 2>&1 | tee "$out/clusters-sanitize.txt"
       ;;

@@ -1,0 +1,115 @@
+// Aligned queries that are rotated for a run in pairs of fp16 (sm90). A lane keeps the cosines and sines
+// of one unit's pairs, which all rows have alike: with them a row's unit takes 16 instructions to
+// rotate, and 24 to become bf16.
+#pragma once
+#include "aligned_queries.cuh"
+#include "fp16_pairs.cuh"
+
+namespace kgen {
+
+// A row has of each unit the x of its eight pairs, then the y.
+template <class Config>
+struct AlignedQueries : AlignedPlaces<Config> {
+  static constexpr bool keeps_angles = false;
+  using AlignedPlaces<Config>::AlignedPlaces;
+
+  // What rotate_query_to does with a unit.
+  __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
+    const uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
+    float rotated_x[8], rotated_y[8];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 u = ptx::unpack<typename Config::Element>(x[i]), v = ptx::unpack<typename Config::Element>(y[i]);
+      auto rotate = [&](int pair, float x, float y) {
+        rotated_x[pair] = x * a.cos[pair] - y * a.sin[pair], rotated_y[pair] = y * a.cos[pair] + x * a.sin[pair];
+      };
+#if KGEN_INTERLEAVED
+      rotate(i, u.x, u.y), rotate(4 + i, v.x, v.y);
+#else
+      rotate(2 * i, u.x, v.x), rotate(2 * i + 1, u.y, v.y);
+#endif
+    }
+    auto pack = [](const float(&of)[8], int pair) { return ptx::pack<ptx::fp16>(of[pair], of[pair + 1]); };
+    first = make_uint4(pack(rotated_x, 0), pack(rotated_x, 2), pack(rotated_x, 4), pack(rotated_x, 6));
+    second = make_uint4(pack(rotated_y, 0), pack(rotated_y, 2), pack(rotated_y, 4), pack(rotated_y, 6));
+  }
+  __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {
+    if (token_row >= this->count) return;
+    unsigned char* to = this->rows.bytes(token_row) + head * this->rows.head_bytes + unit * (2 * chunk_bytes);
+    ptx::store_16(to, first);
+    ptx::store_16(to + chunk_bytes, second);
+  }
+};
+
+// The cosines and sines of a run.
+template <class Config>
+struct RunRotation {
+  alignas(16) Fp16Terms unit[Config::head_dim / 16];
+};
+
+template <class Config, int Threads>
+__device__ __forceinline__ void clear_rotation(RunRotation<Config>&, int) {}
+
+// Pairs that are not rotated have the angle 0.
+template <class Config, int Threads>
+__device__ __forceinline__ void make_rotation(RunRotation<Config>& rotation, const float* rope, int position, int thread) {
+  for (int two = thread; two < Config::head_dim / 4; two += Threads) {
+    float2 a = make_float2(1.f, 0.f), b = a;
+    if (2 * two < Config::rotary_dim / 2) a = angle_at<Config>(rope, position, 2 * two), b = angle_at<Config>(rope, position, 2 * two + 1);
+    rotation.unit[two / 4].set(two % 4, make_float4(a.x, a.y, b.x, b.y));
+  }
+}
+
+// Rotates the aligned queries, of every 64 rows, which a warpgroup's products take, sixteen by each of
+// a warpgroup's warps. A lane has one unit of every few rows.
+template <class Config>
+struct AlignedRotator {
+  static constexpr int unrolled_parts = 1;  // of queries: there are no registers for more
+  static constexpr int units = Config::head_dim / 16, rows_at_a_time = 32 / units, turns = 16 / rows_at_a_time;
+  const AlignedQueries<Config>& aligned;
+  int thread;
+
+  __device__ __forceinline__ AlignedRotator(const AlignedQueries<Config>& aligned, int thread) : aligned(aligned), thread(thread) {}
+
+  // Those 64 rows, to where the products with keys take them from, once wait() has returned.
+  template <class Wait>
+  __device__ __forceinline__ void rotate(int part, const RunRotation<Config>& rotation, ColumnTile<Config::rows, Config::head_dim>& query, Wait wait) const {
+    using Units = RotationUnits<Config>;
+    using Element = typename Config::Element;
+    // On their way before the wait, and from then on ahead of their use.
+    constexpr int ahead = turns < 3 ? turns : 3;
+    const int lane = ptx::here(thread) % 32, first_row = 64 * part + ptx::here(thread) / 32 * 16 + lane / units, unit = lane % units;
+    uint4 coming_x[ahead], coming_y[ahead];
+    auto load = [&](int turn) {
+      const unsigned char* from = aligned.row(first_row + turn * rows_at_a_time) + unit * (2 * chunk_bytes);
+      coming_x[turn % ahead] = ptx::load_16(from), coming_y[turn % ahead] = ptx::load_16(from + chunk_bytes);
+    };
+#pragma unroll
+    for (int turn = 0; turn < ahead; ++turn) load(turn);
+    const Fp16Terms terms = rotation.unit[unit].load();
+    wait();
+#pragma unroll
+    for (int turn = 0; turn < turns; ++turn) {
+      const uint4 u = coming_x[turn % ahead], v = coming_y[turn % ahead];
+      if (turn + ahead < turns) load(turn + ahead);
+      uint32_t x[4] = {u.x, u.y, u.z, u.w}, y[4] = {v.x, v.y, v.z, v.w};
+      rotate_fp16(x, y, terms);
+      uint32_t first[4], second[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 a = ptx::unpack<ptx::fp16>(x[i]), b = ptx::unpack<ptx::fp16>(y[i]);
+#if KGEN_INTERLEAVED
+        uint32_t(&to)[4] = i < 2 ? first : second;
+        to[2 * i % 4] = ptx::pack<Element>(a.x, b.x), to[2 * i % 4 + 1] = ptx::pack<Element>(a.y, b.y);
+#else
+        first[i] = ptx::pack<Element>(a.x, a.y), second[i] = ptx::pack<Element>(b.x, b.y);
+#endif
+      }
+      const int row = first_row + turn * rows_at_a_time;
+      ptx::store_16(query.bytes + query.byte(row, Units::first_chunk(unit)), make_uint4(first[0], first[1], first[2], first[3]));
+      ptx::store_16(query.bytes + query.byte(row, Units::second_chunk(unit)), make_uint4(second[0], second[1], second[2], second[3]));
+    }
+  }
+};
+
+}  // namespace kgen

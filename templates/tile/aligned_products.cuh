@@ -1,0 +1,155 @@
+// Aligned queries that the matrix units rotate for a run (sm90): rotated = aligned * R^T, where R has
+// a block of 16x16 for each unit, of which the eight pairs rotate among themselves. Of 128
+// rows and 128 dimensions it takes the matrix units as long as four keys, and a quarter of
+// the instructions that fp32 arithmetic does.
+#pragma once
+#include "aligned_queries.cuh"
+#include "warpgroup.cuh"
+
+namespace kgen {
+
+// Of a unit's eight pairs the first product's block has four and the second's four, so that
+// each lane's results are a fragment's: which block a pair is in, and its place there.
+struct PairPlace {
+  __device__ static __forceinline__ int block(int pair) {
+#if KGEN_INTERLEAVED
+    return pair / 4;
+#else
+    return pair % 2;
+#endif
+  }
+  __device__ static __forceinline__ int index(int pair) {
+#if KGEN_INTERLEAVED
+    return pair % 4;
+#else
+    return pair / 2;
+#endif
+  }
+};
+
+// Of every two units a row has four chunks: of each unit the pairs (x, y) of both blocks that are at
+// place t, which are those of the lanes with lane % 4 = t.
+template <class Config>
+struct AlignedQueries : AlignedPlaces<Config> {
+  static constexpr bool keeps_angles = true;
+  using AlignedPlaces<Config>::AlignedPlaces;
+
+  // What rotate_query_to does with a unit.
+  __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
+    const uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
+    uint32_t pair[8];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 u = ptx::unpack<typename Config::Element>(x[i]), v = ptx::unpack<typename Config::Element>(y[i]);
+      auto rotate = [&](int p, float x, float y) {
+        pair[2 * PairPlace::index(p) + PairPlace::block(p)] = ptx::pack<ptx::fp16>(x * a.cos[p] - y * a.sin[p], y * a.cos[p] + x * a.sin[p]);
+      };
+#if KGEN_INTERLEAVED
+      rotate(i, u.x, u.y), rotate(4 + i, v.x, v.y);
+#else
+      rotate(2 * i, u.x, v.x), rotate(2 * i + 1, u.y, v.y);
+#endif
+    }
+    first = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+    second = make_uint4(pair[4], pair[5], pair[6], pair[7]);
+  }
+  __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {
+    if (token_row >= this->count) return;
+    unsigned char* to = this->rows.bytes(token_row) + head * this->rows.head_bytes + unit / 2 * (4 * chunk_bytes) + unit % 2 * 8;
+    *reinterpret_cast<uint2*>(to) = make_uint2(first.x, first.y);
+    *reinterpret_cast<uint2*>(to + chunk_bytes) = make_uint2(first.z, first.w);
+    *reinterpret_cast<uint2*>(to + 2 * chunk_bytes) = make_uint2(second.x, second.y);
+    *reinterpret_cast<uint2*>(to + 3 * chunk_bytes) = make_uint2(second.z, second.w);
+  }
+};
+
+// R of a run, as the right side of the product: of each unit two blocks of eight by eight, for
+// four pairs each, and one of zeros that all units share. For that it
+// lies half-way between the two of each: the rows of 16 of a unit's elements and of its
+// results are as far apart, once to the zeros and twice to the other block.
+template <class Config>
+struct RunRotation {
+  static constexpr int units = Config::head_dim / 16, block_bytes = 8 * chunk_bytes;
+  static constexpr int size = (2 * units + 1) * block_bytes;
+  unsigned char bytes[size];
+
+  // A unit's first block, and how far the zeros are behind it, and its second block behind them.
+  __device__ static __forceinline__ int block(int unit) { return unit * block_bytes; }
+  __device__ static __forceinline__ int stride(int unit) { return (units - unit) * block_bytes; }
+};
+
+template <class Config, int Threads>
+__device__ __forceinline__ void clear_rotation(RunRotation<Config>& rotation, int thread) {
+  for (int i = thread * chunk_bytes; i < rotation.size; i += Threads * chunk_bytes) ptx::store_16(rotation.bytes + i, make_uint4(0, 0, 0, 0));
+}
+
+// Of a rotation that was cleared once, all that is not always zero. Pairs that are not rotated
+// have the angle 0.
+template <class Config, int Threads>
+__device__ __forceinline__ void make_rotation(RunRotation<Config>& rotation, const float* rope, int position, int thread) {
+  for (int i = thread; i < Config::head_dim / 2; i += Threads) {
+    const int unit = i / 8, pair = i % 8;
+    const float2 a = i < Config::rotary_dim / 2 ? angle_at<Config>(rope, position, i) : make_float2(1.f, 0.f);
+    const float cos = a.x, sin = a.y;
+    unsigned char* x_row = rotation.bytes + rotation.block(unit) + PairPlace::block(pair) * 2 * rotation.stride(unit) +
+                           PairPlace::index(pair) * (2 * chunk_bytes + 4);
+    *reinterpret_cast<uint32_t*>(x_row) = ptx::pack<ptx::fp16>(cos, -sin);
+    *reinterpret_cast<uint32_t*>(x_row + chunk_bytes) = ptx::pack<ptx::fp16>(sin, cos);
+  }
+}
+
+// Rotates the aligned queries, of every 64 rows, which a warpgroup's products take, sixteen by each of
+// a warpgroup's warps together.
+template <class Config>
+struct AlignedRotator {
+  static constexpr int parts = Config::rows / 64, unrolled_parts = parts;
+  int thread;
+  const unsigned char* row[parts][2];  // of which the lane has fragments
+
+  __device__ __forceinline__ AlignedRotator(const AlignedQueries<Config>& aligned, int thread) : thread(thread) {
+#pragma unroll
+    for (int part = 0; part < parts; ++part)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) row[part][h] = aligned.row(64 * part + thread / 32 * 16 + 8 * h + thread % 32 / 4) + thread % 4 * chunk_bytes;
+  }
+
+  // Those 64 rows, to where the products with keys take them from, once wait() has returned.
+  template <class Wait>
+  __device__ __forceinline__ void rotate(int part, const RunRotation<Config>& rotation, ColumnTile<Config::rows, Config::head_dim>& query, Wait wait) const {
+    using Element = typename Config::Element;
+    using Units = RotationUnits<Config>;
+    const uint64_t r = ptx::plain_matrix_descriptor(ptx::shared_address(rotation.bytes), rotation.stride(0), rotation.stride(0));
+    // The lane's row of what a warp stores at a time: sixteen rows of a unit's two chunks.
+    const int lane = ptx::here(thread) % 32, to_row = 64 * part + ptx::here(thread) / 32 * 16 + lane % 16, second = lane / 16;
+    const uint32_t target = ptx::shared_address(query.bytes);
+    wait();
+#pragma unroll
+    for (int unit = 0; unit < Units::count; unit += 2) {
+      const uint4 low = ptx::load_16(row[part][0] + unit / 2 * (4 * chunk_bytes)), high = ptx::load_16(row[part][1] + unit / 2 * (4 * chunk_bytes));
+      const uint32_t a[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
+      float d[2][8];
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int stride = rotation.stride(unit + i) - rotation.stride(0);
+        ptx::Wgmma<ptx::fp16, 16>::registers_rows(d[i], a[i], ptx::plain_descriptor_behind(r, rotation.block(unit + i), stride, stride), false);
+      }
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        ptx::wgmma_touch(d[i]);
+        const float(&x)[8] = d[i];  // pair 0 of the first block (x[0], x[1]) and, eight rows below, (x[2], x[3]); then of the second
+#if KGEN_INTERLEAVED
+        const uint32_t chunks[4] = {ptx::pack<Element>(x[0], x[1]), ptx::pack<Element>(x[2], x[3]), ptx::pack<Element>(x[4], x[5]), ptx::pack<Element>(x[6], x[7])};
+#else
+        const uint32_t chunks[4] = {ptx::pack<Element>(x[0], x[4]), ptx::pack<Element>(x[2], x[6]), ptx::pack<Element>(x[1], x[5]), ptx::pack<Element>(x[3], x[7])};
+#endif
+        const int to_first = query.byte(to_row, Units::first_chunk(unit + i)), to_second = query.byte(to_row, Units::second_chunk(unit + i));
+        ptx::stmatrix_x4(target + (second == 0 ? to_first : to_second), chunks);
+      }
+    }
+  }
+};
+
+}  // namespace kgen
