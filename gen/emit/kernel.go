@@ -191,7 +191,7 @@ func config(s spec.Spec, p plan.Plan) string {
 	line("bool", "encoding_raw", s.Cache.Encoding == spec.Raw, "stored keys are un-rotated")
 	line("bool", "encoding_baked", s.Cache.Encoding == spec.Baked, "stored keys are at their place in the sequence")
 	if tiled(p.Kind) {
-		line("int", "rows", p.BlockRows(), "query tokens x heads of one KV head in a tile")
+		line("int", "rows", p.BlockRows(), "query tokens x heads of one KV head in a block's tile")
 		line("int", "keys", p.Keys, "keys in a tile")
 		line("int", "stages", p.Stages, "tiles of keys in flight")
 	}

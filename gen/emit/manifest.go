@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
 )
@@ -25,7 +24,7 @@ func manifest(s spec.Spec, kernels []Kernel) abi.Manifest {
 		}
 		if tiled(k.Plan.Kind) {
 			entry.Plan.Rows, entry.Plan.Keys, entry.Plan.Stages = k.Plan.ItemRows(s.Model.Group()), k.Plan.Keys, k.Plan.Stages
-			entry.Plan.Blocks, entry.Plan.Cluster, entry.Plan.Folds = blocks(k.Plan), cluster(k.Plan), k.Plan.Folds
+			entry.Plan.Blocks, entry.Plan.Cluster, entry.Plan.Folds = moreThanOne(k.Plan.MinBlocks), moreThanOne(k.Plan.Cluster), k.Plan.Folds
 		}
 		for _, t := range k.Plan.Targets {
 			entry.Targets = append(entry.Targets, abi.ManifestTarget{Target: string(t), Tuned: slices.Contains(k.Plan.Tuned, t)})
@@ -35,19 +34,10 @@ func manifest(s spec.Spec, kernels []Kernel) abi.Manifest {
 	return m
 }
 
-// blocks is the number of blocks of a persistent grid that a multiprocessor holds,
-// where it is not 1.
-func blocks(p plan.Plan) int {
-	if p.Family == plan.SM90 && p.MinBlocks > 1 {
-		return p.MinBlocks
-	}
-	return 0
-}
-
-// cluster is the number of blocks that take an item together, where it is not 1.
-func cluster(p plan.Plan) int {
-	if p.Cluster > 1 {
-		return p.Cluster
+// moreThanOne is n, or 0 where it is 1 and the manifest says nothing of it.
+func moreThanOne(n int) int {
+	if n > 1 {
+		return n
 	}
 	return 0
 }

@@ -756,7 +756,7 @@ struct Config {
   static constexpr bool sink_logits = false;
   static constexpr bool encoding_raw = false;     // stored keys are un-rotated
   static constexpr bool encoding_baked = false;   // stored keys are at their place in the sequence
-  static constexpr int rows = 16;                 // query tokens x heads of one KV head in a tile
+  static constexpr int rows = 16;                 // query tokens x heads of one KV head in a block's tile
   static constexpr int keys = 64;                 // keys in a tile
   static constexpr int stages = 3;                // tiles of keys in flight
   static constexpr int results = 2;               // items whose warps' results there is room for

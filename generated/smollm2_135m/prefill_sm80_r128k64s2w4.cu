@@ -360,7 +360,7 @@ struct Config {
   static constexpr bool sink_logits = false;
   static constexpr bool encoding_raw = false;     // stored keys are un-rotated
   static constexpr bool encoding_baked = false;   // stored keys are at their place in the sequence
-  static constexpr int rows = 128;                // query tokens x heads of one KV head in a tile
+  static constexpr int rows = 128;                // query tokens x heads of one KV head in a block's tile
   static constexpr int keys = 64;                 // keys in a tile
   static constexpr int stages = 2;                // tiles of keys in flight
   static constexpr int warps = 4;

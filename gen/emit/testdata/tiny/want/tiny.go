@@ -96,6 +96,7 @@ func Bundle() kernel.Bundle {
 				Warps:       4,
 				Group:       Group,
 				SharedBytes: 24576,
+				Blocks:      2,
 				Source:      read("prefill_sm80_r64k32s2w4b2.cu"),
 			},
 			{
