@@ -2428,9 +2428,9 @@ __device__ __forceinline__ void touch(Accumulator<1, Columns>& a) {
 // attend, many rows, on Hopper: prefill, extend and shared decode. A warpgroup for each 64
 // rows of the tile does the softmax of one tile of keys under the products of the next. Of
 // one more, one or two warps keep the tensor copies of K and V in flight, and the others
-// rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Where the
-// matrix units rotate queries (tile/aligned_queries), and where there is room for it with raw
-// keys, that is another warpgroup's work.
+// rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Where queries
+// are aligned (tile/aligned_queries), and where there is room for it with raw keys, that is
+// another warpgroup's work.
 // Blocks are persistent: the copies and rotations of the next item start under the end of
 // this one.
 
