@@ -263,17 +263,13 @@ func aligned(s *spec.Spec) {
 // Those of queries that are rotated in pairs of fp16, with one place for a tile of them.
 var mutationsAlignedPairs = []mutation{
 	{"no wait for a place", spec.Extend, spec.Segment, waitForPlace, "[&]() {}", false},
-	{"a place given back twice", spec.Extend, spec.Segment, "if (Config::queries > 1) free_query();", "free_query();", false},
 	{"a place given back once an item", spec.Extend, spec.Segment, "if (Config::queries == 1 && next.exists() && needs_rotation(rotated_base, next)) free_query();", remove, false},
 	{"a place given back for any tile", spec.Extend, spec.Segment, "Config::queries == 1 && next.exists() && needs_rotation(rotated_base, next)", "Config::queries == 1 && next.exists()", false},
 	{"one warpgroup's place for both", spec.Extend, spec.Segment, "shared.query_free[query.stage][part_of_query]", "shared.query_free[query.stage][0]", false},
-	{"aligned: sign of the sine", spec.Extend, spec.Segment, "rotated_x[pair] = x * a.cos[pair] - y * a.sin[pair]", "rotated_x[pair] = x * a.cos[pair] + y * a.sin[pair]", false},
 	{"aligned: y before x", spec.Extend, spec.Segment, "ptx::store_16(to, first);\n    ptx::store_16(to + chunk_bytes, second);", "ptx::store_16(to, second);\n    ptx::store_16(to + chunk_bytes, first);", false},
 	{"aligned: all for the first heads", spec.Extend, spec.Segment, "i / Units::count % shares * heads", "0", false},
 	{"the first unit's angles for all", spec.Extend, spec.Segment, "rotation.unit[unit].load()", "rotation.unit[0].load()", false},
 	{"one angle for two pairs", spec.Extend, spec.Segment, "b = angle_at<Config>(rope, position, 2 * two + 1);", "b = a;", false},
-	{"pairs that are not rotated turn", spec.Extend, spec.Segment, "if (2 * two < Config::rotary_dim / 2) a = angle_at", "a = angle_at", false},
-	{"every turn the first one's rows", spec.Extend, spec.Segment, "aligned.row(first_row + turn * rows_at_a_time)", "aligned.row(first_row)", false},
 	{"a turn's rows in the first one's place", spec.Extend, spec.Segment, "const int row = first_row + turn * rows_at_a_time;", "const int row = first_row;", false},
 	{"rows loaded over those that are needed", spec.Extend, spec.Segment, "coming_x[turn % ahead] = ptx::load_16(from)", "coming_x[0] = ptx::load_16(from)", false},
 }
