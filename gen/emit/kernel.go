@@ -146,8 +146,8 @@ func firstTarget(p plan.Plan) spec.Target {
 	return p.Targets[0]
 }
 
-// fp16QueryScale scales queries that are fp16 in their products with keys (plan.FP16Keys), so that
-// elements up to 2^19 in magnitude are within range.
+// fp16QueryScale scales queries that are fp16, in their products with keys (plan.FP16Keys) or until
+// their last rotation (Plan.AlignsQueries), so that elements up to 2^19 in magnitude are within range.
 const fp16QueryScale = 1. / 16
 
 // config writes the constants that the templates are instantiated with.

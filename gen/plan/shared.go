@@ -54,8 +54,10 @@ func sharedBytes(s spec.Spec, p Plan) int {
 		queryBarriers := p.Queries * barriers
 		if p.AlignsQueries { // struct RunRotation, and barriers for each warpgroup's rows
 			const unit, block, warpgroupRows = 16, 8 * 8 * elementBytes, 64
-			if rotation = (2*m.HeadDim/unit + 1) * block; AlignsPairs(s) {
-				rotation = m.HeadDim / 4 * 2 * 4
+			if AlignsPairs(s) {
+				rotation = m.HeadDim * elementBytes // a cosine and a sine of each pair
+			} else {
+				rotation = (2*m.HeadDim/unit + 1) * block
 			}
 			queryBarriers *= p.BlockRows() / warpgroupRows
 		}

@@ -46,8 +46,7 @@ const (
 // MapCache makes the tensor maps that launches of the kind need for caches of
 // that many pages and KV heads at keys and values; a kind's maps may be another
 // kind's too only where their tiles have the same number of keys, for as many blocks. A
-// cache that
-// grows or moves needs new ones.
+// cache that grows or moves needs new ones.
 func (s *Set) MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvHeads int) (*CacheMaps, error) {
 	l, ok := s.kernels[kind]
 	if !ok {
