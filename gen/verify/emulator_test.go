@@ -205,8 +205,9 @@ func TestGeneratedKernelsAlignedQueries(t *testing.T) {
 		{4, 64, 32, rope.Interleaved, spec.Masks{Causal: true}, tile},
 		{3, 256, 256, rope.Half, spec.Masks{Causal: true}, tile},
 		{8, 256, 96, rope.Interleaved, masks, tile},
+		{4, 128, 128, rope.Half, spec.Masks{Causal: true}, spec.Tile{Rows: 128, Keys: 64, Stages: 5, Warps: 16}}, // with room for one tile of queries
 	} {
-		name := fmt.Sprintf("groups of %d, %d of %d dimensions, %s, %d keys, masks %v", c.group, c.rotaryDim, c.headDim, c.pairing, c.tile.Keys, c.masks.Window > 0)
+		name := fmt.Sprintf("groups of %d, %d of %d dimensions, %s, %d keys, %d stages, masks %v", c.group, c.rotaryDim, c.headDim, c.pairing, c.tile.Keys, c.tile.Stages, c.masks.Window > 0)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dev := emulator(t, 6)
