@@ -44,7 +44,7 @@ func (c *Cache) Open(placements []Placement, own int) (*Sequence, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kvcache: %w", err)
 	}
-	s := &Sequence{cache: c, segments: segments, layout: c.newLayout(), offset: offset}
+	s := &Sequence{cache: c, segments: segments, layout: c.newNumber(), offset: offset}
 	s.join()
 	return s, nil
 }
@@ -70,7 +70,7 @@ func (s *Sequence) Place(placements []Placement, own int) error {
 	}
 	s.seal()
 	s.offset = offset
-	s.segments, s.layout = append(s.segments, segments...), c.newLayout()
+	s.segments, s.layout = append(s.segments, segments...), c.newNumber()
 	c.refAll(segments)
 	c.unshared += pagesOf(segments)
 	return nil
@@ -108,9 +108,10 @@ func (c *Cache) resolve(placements []Placement, next, own int) (segments []segme
 	return segments, int32(own), nil
 }
 
-func (c *Cache) newLayout() uint64 {
-	c.layouts++
-	return c.layouts
+// newNumber is one that nothing had: of a layout, or of own tokens' pages.
+func (c *Cache) newNumber() uint64 {
+	c.numbers++
+	return c.numbers
 }
 
 func (c *Cache) refAll(segments []segment) {
@@ -129,19 +130,19 @@ func (s *Sequence) seal() {
 	s.cache.place(e, s.pages)
 	s.segments = append(s.segments, segment{entry: e, offset: s.offset})
 	s.before += s.tokens
-	s.pages, s.tokens = nil, 0
+	s.pages, s.paged, s.tokens = nil, s.cache.newNumber(), 0
 }
 
 // unseal undoes the last seal and takes away what came behind it.
 func (s *Sequence) unseal() {
 	s.keep(0)
-	s.layout = s.cache.newLayout()
+	s.layout = s.cache.newNumber()
 	for {
 		last := len(s.segments) - 1
 		g := s.segments[last]
 		s.segments = s.segments[:last]
 		if g.entry.own {
-			s.pages, s.tokens, s.offset = slices.Clone(g.entry.pages), g.entry.tokens, g.offset
+			s.pages, s.paged, s.tokens, s.offset = slices.Clone(g.entry.pages), s.cache.newNumber(), g.entry.tokens, g.offset
 			s.before -= s.tokens
 			s.cache.pool.retain(s.pages) // forks may hold the entry
 			s.cache.unref(g.entry)

@@ -25,7 +25,7 @@ func (r *run) restart() error {
 	if r.cache, err = r.newCache(); err != nil {
 		return err
 	}
-	r.table = kvcache.Table{}
+	r.table, r.placed = kvcache.Table{}, map[uint64]string{}
 	old := *r.model
 	n, err := r.cache.Load(context.Background(), &file)
 	if errors.Is(err, kvcache.ErrNoPages) {
@@ -117,29 +117,29 @@ func (r *run) contents() error {
 			return fmt.Errorf("document %d: %w", h.doc, err)
 		}
 	}
-	r.table.Reset()
-	extend := r.rng.IntN(2) == 0 // all of them, as an engine does
 	var all [][]schedule.Segment
-	for i, s := range r.sequences {
-		var segments []schedule.Segment
-		var err error
-		if extend {
-			var layout uint64
-			if segments, _, layout, err = r.table.Extend(nil, s.s, 0); err == nil {
-				err = r.layout(s, layout)
-			}
-		} else {
-			segments, err = r.table.Add(nil, s.s)
-		}
+	if r.rng.IntN(2) == 0 { // all of them, as an engine does
+		of, err := r.extendNone(&r.table)
 		if err != nil {
-			return fmt.Errorf("sequence %d: %w", i, err)
+			return err
 		}
-		all = append(all, segments)
-	}
-	if extend {
-		r.table.AddOwn()
+		for i, s := range r.sequences {
+			if err := r.layout(s, &of[i]); err != nil {
+				return err
+			}
+			all = append(all, of[i].Segments)
+		}
 		if err := r.sameTable(all); err != nil {
 			return err
+		}
+	} else {
+		r.table.Reset()
+		for i, s := range r.sequences {
+			segments, err := r.table.Add(nil, s.s)
+			if err != nil {
+				return fmt.Errorf("sequence %d: %w", i, err)
+			}
+			all = append(all, segments)
 		}
 	}
 	first := map[int]int32{}
@@ -181,16 +181,36 @@ func (r *run) contents() error {
 	return nil
 }
 
-// layout says whether all sequences that had the layout hold the same.
-func (r *run) layout(s *sequence, layout uint64) error {
+// extendNone makes the table that of all sequences, with no tokens more.
+func (r *run) extendNone(table *kvcache.Table) ([]kvcache.Extended, error) {
+	var batch []kvcache.Extension
+	for _, s := range r.sequences {
+		batch = append(batch, kvcache.Extension{Sequence: s.s})
+	}
+	of, slots, err := table.Extend(nil, batch)
+	if len(slots) > 0 {
+		return nil, fmt.Errorf("slots %v of no tokens", slots)
+	}
+	return of, err
+}
+
+// layout says whether all sequences that had the layout hold the same, and all that had the
+// place in the run's table the same pages.
+func (r *run) layout(s *sequence, of *kvcache.Extended) error {
 	held := ""
 	for _, g := range s.segments {
 		held += fmt.Sprint(g.doc, g.offset, g.tokens, "; ")
 	}
-	other, ok := r.layouts[layout]
-	r.layouts[layout] = held
+	other, ok := r.layouts[of.Layout]
+	r.layouts[of.Layout] = held
 	if ok && held != other {
-		return fmt.Errorf("layout %d is that of %s and of %s", layout, held, other)
+		return fmt.Errorf("layout %d is that of %s and of %s", of.Layout, held, other)
+	}
+	placed := fmt.Sprint(of.Layout, of.Segments[:len(s.segments)])
+	other, ok = r.placed[of.Placed]
+	r.placed[of.Placed] = placed
+	if ok && placed != other {
+		return fmt.Errorf("placed %d is that of %s and of %s", of.Placed, placed, other)
 	}
 	return nil
 }
@@ -199,16 +219,14 @@ func (r *run) layout(s *sequence, layout uint64) error {
 // has seen no other step.
 func (r *run) sameTable(segments [][]schedule.Segment) error {
 	var table kvcache.Table
-	table.Reset()
-	var want [][]schedule.Segment
-	for i, s := range r.sequences {
-		of, _, _, err := table.Extend(nil, s.s, 0)
-		if err != nil {
-			return fmt.Errorf("sequence %d: %w", i, err)
-		}
-		want = append(want, of)
+	of, err := r.extendNone(&table)
+	if err != nil {
+		return err
 	}
-	table.AddOwn()
+	var want [][]schedule.Segment
+	for i := range of {
+		want = append(want, of[i].Segments)
+	}
 	if !slices.EqualFunc(segments, want, slices.Equal[[]schedule.Segment]) || !slices.Equal(r.table.Pages, table.Pages) || r.table.Chunks != table.Chunks {
 		return fmt.Errorf("a table of %d chunks, segments %v, pages %v, want %d chunks, %v, %v",
 			r.table.Chunks, segments, r.table.Pages, table.Chunks, want, table.Pages)

@@ -30,6 +30,7 @@ type run struct {
 	sequences []*sequence
 	table     kvcache.Table
 	layouts   map[uint64]string // what sequences of a layout hold
+	placed    map[uint64]string // and where those of table that have a place
 	token     int32             // the last own token that was written
 	refused   int               // operations that were out of pages
 	restarts  int
@@ -61,7 +62,7 @@ func newRun(seed uint64, async bool) (*run, error) {
 }
 
 func (r *run) newCache() (*kvcache.Cache, error) {
-	r.layouts = map[uint64]string{}
+	r.layouts, r.placed = map[uint64]string{}, map[uint64]string{}
 	return kvcache.New(r.seam, kvcache.Config{Model: "m", Shape: shape, Pages: propertyPages, MaxPosition: propertyPositions,
 		HostBytes: propertyHostPages * shape.PageBytes()})
 }

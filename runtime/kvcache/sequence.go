@@ -16,6 +16,7 @@ type Sequence struct {
 	offset   int32   // of the own tokens behind the segments
 	tokens   int32   // of those
 	pages    []int32 // likewise; those that forks share are never written
+	paged    uint64  // names pages: those of one number are the same
 	closed   bool
 }
 
@@ -41,9 +42,12 @@ func pagesOf(segments []segment) int {
 
 // keep leaves the first n of the own tokens' pages.
 func (s *Sequence) keep(n int) {
+	if n == len(s.pages) {
+		return
+	}
 	s.cache.unshared -= len(s.pages) - n
 	s.cache.pool.release(s.pages[n:])
-	s.pages = s.pages[:n]
+	s.pages, s.paged = s.pages[:n], s.cache.newNumber()
 }
 
 // Tokens is the number of own tokens.
@@ -116,7 +120,7 @@ func (s *Sequence) addPages(need int, shared bool) error {
 		pages = slices.Delete(pages, last, held)
 	}
 	c.unshared += len(pages) - held
-	s.pages = pages
+	s.pages, s.paged = pages, c.newNumber()
 	return nil
 }
 
@@ -134,9 +138,14 @@ func (s *Sequence) Truncate(n int) error {
 	for n < int(s.before) {
 		s.unseal()
 	}
-	s.tokens = int32(n) - s.before
-	s.keep(s.cache.config.Shape.Pages(int(s.tokens)))
+	s.shorten(n - int(s.before))
 	return nil
+}
+
+// shorten leaves the first n of the own tokens behind the segments.
+func (s *Sequence) shorten(n int) {
+	s.tokens = int32(n)
+	s.keep(s.cache.config.Shape.Pages(n))
 }
 
 // Fork returns a sequence with the same segments and own tokens. It copies

@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/kgen-project/kgen/runtime/schedule"
@@ -13,18 +14,20 @@ import (
 //
 // A step's sequences are mostly those of the step before, with a token more each. The pages of
 // chunks come first, so that those stay where they were as long as sequences hold
-// what they held; own tokens' pages are behind them.
+// what they held; own tokens' pages are behind them, with room for more.
 type Table struct {
 	Pages  []int32 // for abi.AttendParams.PageTable
 	Chunks int     // whose pages these are, beside own tokens'
 
 	chunks    []tableChunk // Chunks of them of this step, and behind them those that are left of the step before
 	places    []int32      // by entry.slot: where the entry is in chunks, if it is there
-	sequences []tableSequence
+	sequences []Extended
 	extended  int  // of them, in this step
 	before    int  // of them, in the step before
 	follows   bool // the chunks so far are those that so many sequences of the step before had met
 	mixed     bool // there are other pages between those of chunks, which none can follow
+	own       int  // where own tokens' pages begin
+	placed    uint64
 }
 
 // tableChunk is a residence of an entry in a table.
@@ -33,13 +36,23 @@ type tableChunk struct {
 	page   int32 // its first
 }
 
-// tableSequence is a sequence in a table.
-type tableSequence struct {
-	layout   uint64
-	segments []schedule.Segment
-	own      []int32 // pages of own tokens
-	chunks   int     // that it and those before it have met
-	pages    int     // of these
+// Extension is a sequence with the number of its new own tokens.
+type Extension struct {
+	Sequence *Sequence
+	Tokens   int
+}
+
+// Extended is a sequence in a table.
+type Extended struct {
+	Segments       []schedule.Segment // in order, those of own tokens last; the table's until the next Reset
+	Layout, Placed uint64             // see [schedule.Sequence]
+
+	chunks int // that it and those before it have met
+	pages  int // of these
+
+	// Of own tokens.
+	paged    uint64 // names the pages: see Sequence.paged
+	at, room int    // of the pages
 }
 
 // Reset empties the table.
@@ -114,47 +127,79 @@ func (t *Table) addChunk(e *entry) int {
 	return at
 }
 
-// Extend extends a sequence by n tokens as [Sequence.Extend] does, adds it to the table and
-// appends the tokens' slots as [Sequence.Slots] does: what a step does with each of its
-// sequences. It returns the segments, as Add does, and their [schedule.Sequence.Layout]. Those
-// are the table's until the next Reset, and own tokens have their Page from [Table.AddOwn], which
-// comes behind all sequences. Where it fails, nothing has changed.
-func (t *Table) Extend(slots []int32, s *Sequence, n int) (_ []schedule.Segment, _ []int32, layout uint64, err error) {
-	s.cache.mu.Lock()
-	defer s.cache.mu.Unlock()
+// Extend makes the table that of a batch, each of whose sequences it extends as
+// [Sequence.Extend] does and whose new tokens' slots it appends as [Sequence.Slots] does: all
+// that a step does with its sequences. Own tokens are as Add has them. Where it fails, no
+// sequence has changed, and the table is empty.
+func (t *Table) Extend(slots []int32, batch []Extension) (_ []Extended, _ []int32, err error) {
+	t.Reset()
+	if len(batch) == 0 {
+		return nil, slots, nil
+	}
+	c, begin := batch[0].Sequence.cache, len(slots)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := len(batch); n > len(t.sequences) {
+		t.sequences = append(t.sequences, make([]Extended, n-len(t.sequences))...)
+	}
+	for i := range batch {
+		if slots, err = t.extend(slots, &batch[i], i); err != nil {
+			for _, x := range batch[:i] {
+				x.Sequence.shorten(int(x.Sequence.tokens) - x.Tokens)
+			}
+			t.mixed = true
+			t.Reset()
+			return nil, slots[:begin], fmt.Errorf("sequence %d: %w", i, err)
+		}
+	}
+	t.extended = len(batch)
+	t.addOwn(batch)
+	return t.sequences[:len(batch)], slots, nil
+}
+
+// extend extends the batch's sequence i, and adds what it holds to the table.
+func (t *Table) extend(slots []int32, x *Extension, i int) ([]int32, error) {
+	s, to := x.Sequence, &t.sequences[i]
 	if err := s.check(); err != nil {
-		return nil, slots, 0, err
+		return slots, err
 	}
-	if err := s.extend(n); err != nil {
-		return nil, slots, 0, err
+	if err := s.extend(x.Tokens); err != nil {
+		return slots, err
 	}
-	if t.extended == len(t.sequences) {
-		t.sequences = append(t.sequences, tableSequence{})
-	}
-	to := &t.sequences[t.extended]
-	known := t.extended < t.before && t.follows
-	if known && to.layout == s.layout {
+	known := i < t.before && t.follows
+	if known && to.Layout == s.layout {
 		t.Chunks, t.Pages = to.chunks, t.Pages[:to.pages]
 	} else {
-		to.layout, to.segments = s.layout, t.add(to.segments[:0], s)
+		t.placed++
+		to.Layout, to.Placed, to.Segments = s.layout, t.placed, t.add(to.Segments[:0], s)
 		t.follows = t.follows && known && t.Chunks == to.chunks
 		to.chunks, to.pages = t.Chunks, len(t.Pages)
 	}
-	t.extended++
-	to.segments, to.own = to.segments[:len(s.segments)], s.pages
-	if s.tokens > 0 {
-		to.segments = append(to.segments, schedule.Segment{Tokens: s.tokens, Offset: s.offset, Own: true})
-	}
-	return to.segments, s.cache.config.Shape.Slots(slots, s.pages, int(s.tokens)-n, int(s.tokens)), s.layout, nil
+	return s.cache.config.Shape.Slots(slots, s.pages, int(s.tokens)-x.Tokens, int(s.tokens)), nil
 }
 
-// AddOwn adds the pages of own tokens, of all sequences that were extended.
-func (t *Table) AddOwn() {
-	for i := range t.sequences[:t.extended] {
-		of := &t.sequences[i]
-		if last := len(of.segments) - 1; last >= 0 && of.segments[last].Own {
-			of.segments[last].Page = t.append(of.own)
+// OwnRoom is what the room for the pages of a sequence's own tokens is a multiple of, and how
+// much of it is free at most: a page more moves none of those behind it, but once in so many.
+const OwnRoom = 64
+
+// addOwn adds own tokens, and their pages where they are not there already.
+func (t *Table) addOwn(batch []Extension) {
+	at := len(t.Pages)
+	stays := at == t.own
+	t.own = at
+	for i := range batch {
+		s, of := batch[i].Sequence, &t.sequences[i]
+		room := (len(s.pages)/OwnRoom + 1) * OwnRoom
+		stays = stays && i < t.before && of.at == at && of.room == room
+		t.Pages = slices.Grow(t.Pages, room)[:at+room]
+		if !stays || of.paged != s.paged {
+			clear(t.Pages[at+copy(t.Pages[at:], s.pages):])
+			of.paged, of.at, of.room = s.paged, at, room
 		}
-		of.own = nil
+		of.Segments = of.Segments[:len(s.segments)]
+		if s.tokens > 0 {
+			of.Segments = append(of.Segments, schedule.Segment{Page: int32(at), Tokens: s.tokens, Offset: s.offset, Own: true})
+		}
+		at += room
 	}
 }

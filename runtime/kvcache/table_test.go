@@ -1,12 +1,26 @@
 package kvcache_test
 
 import (
+	"errors"
+	"math"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/schedule"
 )
+
+// batchOf extends each of the sequences by n tokens.
+func batchOf(sequences []*kvcache.Sequence, n int) []kvcache.Extension {
+	var batch []kvcache.Extension
+	for _, s := range sequences {
+		batch = append(batch, kvcache.Extension{Sequence: s, Tokens: n})
+	}
+	return batch
+}
 
 // A step's table allocates nothing once it has grown.
 func TestNoAllocation(t *testing.T) {
@@ -14,9 +28,27 @@ func TestNoAllocation(t *testing.T) {
 	var table kvcache.Table
 	var segments []schedule.Segment
 	var slots []int32
-	step := func() {
+	batch := batchOf(sequences, 1)
+	step := func(fill func()) func() {
+		return func() {
+			slots = slots[:0]
+			fill()
+			for _, s := range sequences {
+				if err := s.Truncate(s.Tokens() - 1); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	extend := step(func() {
+		var err error
+		if _, slots, err = table.Extend(slots, batch); err != nil {
+			t.Fatal(err)
+		}
+	})
+	add := step(func() {
 		table.Reset()
-		segments, slots = segments[:0], slots[:0]
+		segments = segments[:0]
 		for _, s := range sequences {
 			before := s.Tokens()
 			err := s.Extend(1)
@@ -30,17 +62,72 @@ func TestNoAllocation(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for _, s := range sequences {
-			if err := s.Truncate(s.Tokens() - 1); err != nil {
-				t.Fatal(err)
-			}
+	})
+	for name, step := range map[string]func(){"Add": add, "Extend": extend} {
+		if n := testing.AllocsPerRun(20, step); n > 0 {
+			t.Errorf("%s: %v allocations a step", name, n)
+		}
+		if want := 20*16 + 64; len(table.Pages) < want || len(slots) != 64 {
+			t.Errorf("%s: %d pages, %d slots; %+v", name, len(table.Pages), len(slots), c.Stats())
 		}
 	}
-	if n := testing.AllocsPerRun(20, step); n > 0 {
-		t.Errorf("%v allocations a step", n)
+	if len(segments) != 64*21 {
+		t.Errorf("%d segments", len(segments))
 	}
-	if want := 20*16 + 64; len(table.Pages) < want || len(segments) != 64*21 {
-		t.Errorf("%d pages, %d segments; %+v", len(table.Pages), len(segments), c.Stats())
+}
+
+// Where a sequence of a batch can't be extended, none is, and the table goes on as ever.
+func TestExtendAllOrNone(t *testing.T) {
+	c, sequences := many(t, 4)
+	if err := sequences[3].Truncate(0); err != nil { // its pages are free
+		t.Fatal(err)
+	}
+	var table, fresh kvcache.Table
+	if _, _, err := table.Extend(nil, batchOf(sequences, 0)); err != nil {
+		t.Fatal(err)
+	}
+	stats := c.Stats()
+	closed, err := c.Open(nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	for _, test := range []struct {
+		name string
+		last kvcache.Extension
+		want error
+	}{
+		{"closed", kvcache.Extension{Sequence: closed}, kvcache.ErrClosed},
+		{"position", kvcache.Extension{Sequence: sequences[3], Tokens: math.MaxInt32}, kvcache.ErrPosition},
+		{"pages", kvcache.Extension{Sequence: sequences[3], Tokens: 10000}, kvcache.ErrNoPages},
+	} {
+		slots, err := []int32{7}, error(nil)
+		if _, slots, err = table.Extend(slots, append(batchOf(sequences[:3], 5), test.last)); !errors.Is(err, test.want) {
+			t.Errorf("%s: error %v, want %v", test.name, err, test.want)
+		} else if want := "sequence 3: "; !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: error %q, want %q first", test.name, err, want)
+		}
+		if len(slots) != 1 || len(table.Pages) > 0 || table.Chunks > 0 {
+			t.Errorf("%s: slots %v, %d pages, %d chunks are left", test.name, slots, len(table.Pages), table.Chunks)
+		}
+		for i, s := range sequences {
+			if n := s.Tokens(); n != []int{100, 100, 100, 0}[i] {
+				t.Errorf("%s: sequence %d has %d own tokens", test.name, i, n)
+			}
+		}
+		now := c.Stats()
+		now.Misses, now.Evictions = stats.Misses, stats.Evictions
+		if diff := cmp.Diff(stats, now); diff != "" {
+			t.Errorf("%s: -before +after:\n%s", test.name, diff)
+		}
+	}
+	for _, table := range []*kvcache.Table{&table, &fresh} {
+		if _, _, err := table.Extend(nil, batchOf(sequences, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(table.Pages, fresh.Pages) || table.Chunks != fresh.Chunks {
+		t.Errorf("%d pages of %d chunks, want those of a table that has seen no step: %d of %d", len(table.Pages), table.Chunks, len(fresh.Pages), fresh.Chunks)
 	}
 }
 
@@ -109,16 +196,11 @@ func many(t testing.TB, n int) (*kvcache.Cache, []*kvcache.Sequence) {
 func BenchmarkTable(b *testing.B) {
 	_, sequences := many(b, 256)
 	var table kvcache.Table
-	var segments []schedule.Segment
+	batch := batchOf(sequences, 0)
 	b.ReportAllocs()
 	for b.Loop() {
-		table.Reset()
-		segments = segments[:0]
-		for _, s := range sequences {
-			var err error
-			if segments, err = table.Add(segments, s); err != nil {
-				b.Fatal(err)
-			}
+		if _, _, err := table.Extend(nil, batch); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

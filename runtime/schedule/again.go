@@ -86,7 +86,7 @@ func (b *SharedBuilder) divideAgain(sequences []Sequence) []Sequence {
 	from := b.from
 	for i := range sequences {
 		q, left := &sequences[i], &b.left[i]
-		left.Positions, left.Layout = q.Positions, q.Layout
+		left.Positions, left.Layout, left.Placed = q.Positions, q.Layout, q.Placed
 		total := 0
 		for j := range left.Segments {
 			left.Segments[j] = q.Segments[from[j]]

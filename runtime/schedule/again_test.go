@@ -15,6 +15,7 @@ type server struct {
 	documents []int32 // tokens of each
 	batch     []request
 	layouts   uint64 // of sequences so far
+	placed    map[string]uint64
 }
 
 type request struct {
@@ -26,7 +27,7 @@ type request struct {
 }
 
 func newServer(rng *rand.Rand) *server {
-	s := &server{rng: rng}
+	s := &server{rng: rng, placed: make(map[string]uint64)}
 	for range 1 + rng.IntN(8) {
 		s.documents = append(s.documents, 10*rng.Int32N(10)+rng.Int32N(2)) // some of one length, or of none
 	}
@@ -131,6 +132,12 @@ func (s *server) step(pageSize int32, ownLast bool) []schedule.Sequence {
 			q.Segments = append(q.Segments, schedule.Segment{Page: page, Tokens: s.documents[document], Offset: r.offsets[j]})
 			end = r.offsets[j] + s.documents[document]
 		}
+		if at := fmt.Sprint(r.layout, q.Segments); s.rng.IntN(8) > 0 { // else nobody says
+			if s.placed[at] == 0 {
+				s.placed[at] = uint64(len(s.placed) + 1)
+			}
+			q.Placed = s.placed[at]
+		}
 		own := int32(0)
 		if !ownLast {
 			own = add(r.own)
@@ -187,6 +194,7 @@ func TestStepAfterStep(t *testing.T) {
 				sequences[i].Layout = 1<<32 + uint64(step)
 			case 2: // pages in another order
 				for i := range sequences {
+					sequences[i].Placed = 0
 					for j := range sequences[i].Segments {
 						sequences[i].Segments[j].Page ^= 1
 					}
@@ -254,7 +262,7 @@ func TestManyStepsOfManySequences(t *testing.T) {
 		if seed%4 == 3 {
 			o.MaxItems = 4 // so that the distance of the cuts changes as own tokens grow
 		}
-		server := &server{rng: rng}
+		server := &server{rng: rng, placed: make(map[string]uint64)}
 		for range 40 {
 			server.documents = append(server.documents, 1+rng.Int32N(1000))
 		}

@@ -220,7 +220,7 @@ func (b *SharedBuilder) divide(sequences []Sequence) []Sequence {
 		b.known[i].total -= tokens
 		left := Sequence{QueryBegin: s.QueryBegin, Positions: s.Positions, Segments: b.rest[begin:]}
 		if b.divided.same(i, s.Layout, b.from[begin:]) {
-			left.Layout = s.Layout
+			left.Layout, left.Placed = s.Layout, s.Placed
 		}
 		b.left = append(b.left, left)
 	}

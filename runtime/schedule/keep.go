@@ -29,7 +29,7 @@ type listed struct {
 	runs, parts, reads, levels int32 // of its tiles: so many of each list
 
 	// Of one whose own tokens alone may be listed again; else layout is 0.
-	layout            uint64
+	layout, placed    uint64
 	queries, segments int32
 	unit              int // distance of the cuts
 	before            int // tokens of what it holds
@@ -46,7 +46,7 @@ func (l *listed) remember(s *Sequence, total, cut int, runs []abi.Run, o *Option
 		return
 	}
 	mask := max(1, o.PageSize) - 1
-	l.layout, l.queries, l.segments = s.Layout, int32(len(s.Positions)), int32(len(s.Segments))
+	l.layout, l.placed, l.queries, l.segments = s.Layout, s.Placed, int32(len(s.Positions)), int32(len(s.Segments))
 	l.before = total - int(s.Segments[last].Tokens)
 	l.least, l.most = int(runs[len(runs)-1].Begin), (cut+mask)&^mask
 }
@@ -128,7 +128,10 @@ func (k *kept) find(sequences []Sequence) bool {
 func (b *Builder) keep(s *Sequence, of *known, o *Options) bool {
 	l := b.listed.next()
 	own := &s.Segments[len(s.Segments)-1]
-	moved := b.moved(s)
+	moved := l.placed == 0 || l.placed != s.Placed
+	if moved {
+		moved, l.placed = b.moved(s), s.Placed
+	}
 	b.counts = b.counts && !moved
 	total, tokens := l.before+int(own.Tokens), int(own.Tokens)
 	if tokens <= l.least || tokens > l.most || o.splitTokens(total, 1) != l.unit || of == nil && !s.right(total, moved, o) {

@@ -35,6 +35,9 @@ type Sequence struct {
 	// those of all, in the step before takes what they hold for what it was, and expects the
 	// last segment to be own tokens.
 	Layout uint64
+	// Placed names the pages of what the sequence holds too, or is 0: sequences of one
+	// Placed, of one table, have one Layout and their chunks the same pages.
+	Placed uint64
 }
 
 // Options are the facts of a spec and a plan that the lists depend on.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kvcache"
 )
 
 // ErrNoGraphs is a device that can't record launches.
@@ -121,7 +122,8 @@ func (e *Engine) fixedSize(size GraphSize) (*fixedSize, error) {
 	}
 	shared := e.fixedShared(size)
 	return &fixedSize{
-		tokens: size.Tokens, slotBegins: size.Tokens + 1, items: items, runs: runs + items, pages: size.Pages,
+		tokens: size.Tokens, slotBegins: size.Tokens + 1, items: items, runs: runs + items,
+		pages: size.Pages + size.Tokens*kvcache.OwnRoom,
 		slots: items + shared.members, shared: shared,
 	}, nil
 }

@@ -101,7 +101,7 @@ func TestGraphErrors(t *testing.T) {
 	}{
 		{"tokens", serve.GraphSize{Tokens: 1}, []serve.Entry{{Sequence: one, Tokens: 1}, {Sequence: two, Tokens: 1}}, serve.ErrFixedSize},
 		{"context", serve.GraphSize{Tokens: 1, Context: 200}, []serve.Entry{{Sequence: one, Tokens: 1}}, serve.ErrFixedSize},
-		{"pages", serve.GraphSize{Tokens: 1, Pages: 75}, []serve.Entry{{Sequence: one, Tokens: 1}}, serve.ErrFixedSize},
+		{"pages", serve.GraphSize{Tokens: 1, Pages: 74}, []serve.Entry{{Sequence: one, Tokens: 1}}, serve.ErrFixedSize},
 		{"no decode", serve.GraphSize{Tokens: 100}, []serve.Entry{{Sequence: one, Tokens: 50}}, serve.ErrFixedSize},
 		{"no sequence", serve.GraphSize{Tokens: 1}, []serve.Entry{{Tokens: 1}}, nil},
 		{"fits", serve.GraphSize{Tokens: 2, Context: 310, Segments: 4, Pages: 77}, []serve.Entry{{Sequence: one, Tokens: 1}, {Sequence: two, Tokens: 1}}, nil},

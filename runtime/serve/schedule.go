@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/schedule"
 )
 
@@ -109,32 +110,35 @@ func (s *Step) list() error {
 	decodeTokens := e.routes.options(decode).Rows / e.model.Group
 	w.reset(slices.ContainsFunc(s.entries, func(entry Entry) bool { return entry.Tokens <= decodeTokens }))
 	w.groups[decodeGroup].route = e.routes.first[decode]
+	w.batch = w.batch[:0]
 	for i, entry := range s.entries {
-		segments, slots, layout, err := w.table.Extend(w.slots, entry.Sequence.kv, entry.Tokens)
-		if err != nil {
-			return fmt.Errorf("entry %d: %w", i, err)
+		if w.fixed != nil && entry.Tokens > decodeTokens {
+			return fmt.Errorf("entry %d: %w: %d new tokens, a graph takes at most %d of a sequence", i, ErrFixedSize, entry.Tokens, decodeTokens)
 		}
-		w.slots = slots
-		s.extended++
-		s.reads += len(segments) - 1      // all but own tokens, of which each has new ones
-		own := &segments[len(segments)-1] // which ends with the new tokens
-		stored := int(own.Tokens) - entry.Tokens
+		w.batch = append(w.batch, kvcache.Extension{Sequence: entry.Sequence.kv, Tokens: entry.Tokens})
+	}
+	extended, slots, err := w.table.Extend(w.slots, w.batch)
+	if err != nil {
+		return err
+	}
+	w.slots, s.extended = slots, true
+	for i := range extended {
+		of, tokens := &extended[i], s.entries[i].Tokens
+		s.reads += len(of.Segments) - 1         // all but own tokens, of which each has new ones
+		own := &of.Segments[len(of.Segments)-1] // which ends with the new tokens
+		stored := int(own.Tokens) - tokens
 		first := int(own.Offset) + stored
 		if e.model.Encoding == baked {
 			stored = first
 		}
 		g := &w.groups[decodeGroup]
-		if entry.Tokens > decodeTokens {
-			if w.fixed != nil {
-				return fmt.Errorf("entry %d: %w: %d new tokens, a graph takes at most %d of a sequence", i, ErrFixedSize, entry.Tokens, decodeTokens)
-			}
-			route := e.routes.of(extend, entry.Tokens, tokensOf(segments))
+		if tokens > decodeTokens {
+			route := e.routes.of(extend, tokens, tokensOf(of.Segments))
 			g = &w.groups[decodeGroup+1+route-e.routes.first[extend]]
 			g.route = route
 		}
-		w.add(g, entry.Tokens, first, stored, segments, layout)
+		w.add(g, tokens, first, stored, of)
 	}
-	w.table.AddOwn()
 	s.shared = s.reads - w.table.Chunks
 	return nil
 }
@@ -165,11 +169,12 @@ func (e *Engine) scheduleChunk(ctx context.Context, tokens int, pages []int32) (
 	}
 	w := s.space
 	w.reset(false)
+	w.table.Reset()
 	segments := []schedule.Segment{{Page: w.table.Append(pages), Tokens: int32(tokens), Own: true}}
 	w.slots = e.model.shape().Slots(w.slots, pages, 0, tokens)
 	g := &w.groups[decodeGroup+1]
 	g.route = e.routes.of(prefill, tokens, tokens)
-	w.add(g, tokens, 0, 0, segments, 0)
+	w.add(g, tokens, 0, 0, &kvcache.Extended{Segments: segments})
 	if err := s.place(ctx); err != nil {
 		return nil, err
 	}

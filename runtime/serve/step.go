@@ -20,7 +20,7 @@ type Step struct {
 	entries []Entry
 	start   time.Time
 
-	extended      int // entries whose sequences have room for their new tokens
+	extended      bool // the entries' sequences have room for their new tokens
 	tokens        int
 	saved         int // tokens of KV, of a layer and KV head, that shared decode spared
 	reads, shared int // chunks that sequences read, and those of them that others had read
@@ -304,10 +304,12 @@ func (s *Step) abort() {
 // rollBack takes the new tokens away and ends the step. Work that is queued may
 // still write them: whoever gets their pages queues behind it.
 func (s *Step) rollBack() {
-	for _, entry := range s.entries[:s.extended] {
-		kv := entry.Sequence.kv
-		// It fails only where the engine is closed, and then there is nothing to keep.
-		_ = kv.Truncate(kv.Tokens() - entry.Tokens)
+	if s.extended {
+		for _, entry := range s.entries {
+			kv := entry.Sequence.kv
+			// It fails only where the engine is closed, and then there is nothing to keep.
+			_ = kv.Truncate(kv.Tokens() - entry.Tokens)
+		}
 	}
 	s.end()
 }

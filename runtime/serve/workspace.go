@@ -21,6 +21,7 @@ type workspace struct {
 	table     *kvcache.Table // of the step: one of the two
 	decoding  kvcache.Table  // of steps that have sequences in decode, each mostly as the one before
 	prompts   kvcache.Table  // of other steps, which may come between those
+	batch     []kvcache.Extension
 	groups    [groupCount]group
 	positions []int32    // of query tokens
 	stored    []int32    // positions that K is stored at
@@ -118,7 +119,6 @@ func (w *workspace) reset(decodes bool) {
 	if decodes {
 		w.table = &w.decoding
 	}
-	w.table.Reset()
 	for i := range w.groups {
 		g := &w.groups[i]
 		g.sequences, g.lists, g.shared = g.sequences[:0], schedule.Lists{}, schedule.SharedLists{}
@@ -128,7 +128,7 @@ func (w *workspace) reset(decodes bool) {
 
 // add appends query tokens of a sequence to a group: at positions from first on, with K
 // stored at positions from stored on.
-func (w *workspace) add(g *group, tokens, first, stored int, segments []schedule.Segment, layout uint64) {
+func (w *workspace) add(g *group, tokens, first, stored int, of *kvcache.Extended) {
 	query := len(w.positions)
 	for i := range tokens {
 		w.positions = append(w.positions, int32(first+i))
@@ -138,7 +138,7 @@ func (w *workspace) add(g *group, tokens, first, stored int, segments []schedule
 	n := len(g.sequences)
 	g.sequences = slices.Grow(g.sequences, 1)[:n+1]
 	s := &g.sequences[n]
-	s.QueryBegin, s.Positions, s.Segments, s.Layout = int32(query), w.positions[query:], segments, layout
+	s.QueryBegin, s.Positions, s.Segments, s.Layout, s.Placed = int32(query), w.positions[query:], of.Segments, of.Layout, of.Placed
 }
 
 // build makes the lists of the groups.
