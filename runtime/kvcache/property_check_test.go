@@ -227,6 +227,17 @@ func (r *run) sameTable(segments [][]schedule.Segment) error {
 	for i := range of {
 		want = append(want, of[i].Segments)
 	}
+	if r.table.Number != r.copied.number+1 {
+		r.copied.pages = slices.Clone(r.table.Pages)
+	}
+	r.copied.number = r.table.Number
+	pages := slices.Grow(r.copied.pages, len(table.Pages))[:len(table.Pages)]
+	for _, c := range r.table.Changed {
+		copy(pages[c.Begin:c.End], r.table.Pages[c.Begin:c.End])
+	}
+	if r.copied.pages = pages; !slices.Equal(pages, table.Pages) {
+		return fmt.Errorf("of the table more has changed than %v: pages %v, want %v", r.table.Changed, pages, table.Pages)
+	}
 	if !slices.EqualFunc(segments, want, slices.Equal[[]schedule.Segment]) || !slices.Equal(r.table.Pages, table.Pages) || r.table.Chunks != table.Chunks {
 		return fmt.Errorf("a table of %d chunks, segments %v, pages %v, want %d chunks, %v, %v",
 			r.table.Chunks, segments, r.table.Pages, table.Chunks, want, table.Pages)

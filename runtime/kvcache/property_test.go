@@ -29,6 +29,10 @@ type run struct {
 	handles   []handle
 	sequences []*sequence
 	table     kvcache.Table
+	copied    struct {
+		number uint64
+		pages  []int32
+	} // the table's, of which each step copies what has changed
 	layouts   map[uint64]string // what sequences of a layout hold
 	placed    map[uint64]string // and where those of table that have a place
 	token     int32             // the last own token that was written

@@ -19,6 +19,11 @@ type Table struct {
 	Pages  []int32 // for abi.AttendParams.PageTable
 	Chunks int     // whose pages these are, beside own tokens'
 
+	// Number counts what Reset has begun, and Changed are the ranges of Pages that are not
+	// what they were, at the same places, at the number before.
+	Number  uint64
+	Changed []schedule.Span
+
 	chunks    []tableChunk // Chunks of them of this step, and behind them those that are left of the step before
 	places    []int32      // by entry.slot: where the entry is in chunks, if it is there
 	sequences []Extended
@@ -51,13 +56,14 @@ type Extended struct {
 	pages  int // of these
 
 	// Of own tokens.
-	paged    uint64 // names the pages: see Sequence.paged
-	at, room int    // of the pages
+	paged uint64 // names the pages: see Sequence.paged
+	room  int    // of the pages
 }
 
 // Reset empties the table.
 func (t *Table) Reset() {
-	t.Pages, t.Chunks = t.Pages[:0], 0
+	t.Pages, t.Chunks, t.Changed = t.Pages[:0], 0, t.Changed[:0]
+	t.Number++
 	if t.mixed {
 		t.extended = 0
 	}
@@ -74,6 +80,7 @@ func (t *Table) Append(pages []int32) int32 {
 func (t *Table) append(pages []int32) int32 {
 	first := int32(len(t.Pages))
 	t.Pages = append(t.Pages, pages...)
+	t.Changed = schedule.AppendSpan(t.Changed, first, int32(len(t.Pages)))
 	return first
 }
 
@@ -190,11 +197,12 @@ func (t *Table) addOwn(batch []Extension) {
 	for i := range batch {
 		s, of := batch[i].Sequence, &t.sequences[i]
 		room := (len(s.pages)/OwnRoom + 1) * OwnRoom
-		stays = stays && i < t.before && of.at == at && of.room == room
+		stays = stays && i < t.before && of.room == room
 		t.Pages = slices.Grow(t.Pages, room)[:at+room]
 		if !stays || of.paged != s.paged {
 			clear(t.Pages[at+copy(t.Pages[at:], s.pages):])
-			of.paged, of.at, of.room = s.paged, at, room
+			of.paged, of.room = s.paged, room
+			t.Changed = schedule.AppendSpan(t.Changed, int32(at), int32(at+room))
 		}
 		of.Segments = of.Segments[:len(s.segments)]
 		if s.tokens > 0 {

@@ -3,6 +3,7 @@ package kvcache_test
 import (
 	"errors"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -73,6 +74,46 @@ func TestNoAllocation(t *testing.T) {
 	}
 	if len(segments) != 64*21 {
 		t.Errorf("%d segments", len(segments))
+	}
+}
+
+// Own tokens that outgrow their room, or of which some are taken away, stand where those of a
+// table do that has seen no step, and Changed has what is not as it was.
+func TestOwnPagesGrow(t *testing.T) {
+	_, sequences := many(t, 24)
+	for _, s := range sequences[5:] {
+		s.Close() // they leave their pages
+	}
+	sequences = sequences[:5]
+	var table kvcache.Table
+	var copied []int32
+	rng := rand.New(rand.NewPCG(1, 2))
+	for step := range 200 {
+		batch := batchOf(sequences, 0)
+		i := rng.IntN(len(batch))
+		if s := sequences[i]; s.Tokens() > 500 {
+			if err := s.Truncate(rng.IntN(400)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		batch[i].Tokens = 1 + rng.IntN(60)
+		if _, _, err := table.Extend(nil, batch); err != nil {
+			t.Fatal(err)
+		}
+		var fresh kvcache.Table
+		if _, _, err := fresh.Extend(nil, batchOf(sequences, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(table.Pages, fresh.Pages) {
+			t.Fatalf("step %d: pages %v, want %v", step, table.Pages, fresh.Pages)
+		}
+		copied = slices.Grow(copied, len(table.Pages))[:len(table.Pages)]
+		for _, c := range table.Changed {
+			copy(copied[c.Begin:c.End], table.Pages[c.Begin:c.End])
+		}
+		if !slices.Equal(table.Pages, copied) {
+			t.Fatalf("step %d: more has changed than %v", step, table.Changed)
+		}
 	}
 }
 

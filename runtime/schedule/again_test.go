@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/schedule"
 )
 
@@ -173,6 +174,7 @@ func TestStepAfterStep(t *testing.T) {
 		o.Fold = seed%7 > 2
 		var b schedule.SharedBuilder
 		var plain schedule.Builder
+		var runs, sharedRuns mirror[abi.Run]
 		for step := range 60 {
 			if rng.IntN(2) > 0 {
 				server.change()
@@ -232,6 +234,9 @@ func TestStepAfterStep(t *testing.T) {
 			if err == nil && !same(gotPlain, wantPlain) {
 				t.Fatalf("seed %d, step %d: got\n%+v, want\n%+v", seed, step, gotPlain, wantPlain)
 			}
+			if err == nil && rng.IntN(8) > 0 && !runs.follow(gotPlain.Runs, gotPlain.Number, gotPlain.Changed) {
+				t.Fatalf("seed %d, step %d: of runs more have changed than %v", seed, step, gotPlain.Changed)
+			}
 			got, err := b.Build(sequences, o, s)
 			want, wantErr := new(schedule.SharedBuilder).Build(sequences, o, s)
 			if (err == nil) != (wantErr == nil) || err != nil && err.Error() != wantErr.Error() {
@@ -240,8 +245,30 @@ func TestStepAfterStep(t *testing.T) {
 			if err == nil && !sameShared(got, want) {
 				t.Fatalf("seed %d, step %d: got\n%+v, want\n%+v", seed, step, got, want)
 			}
+			if l := &got.Decode; err == nil && !sharedRuns.follow(l.Runs, l.Number, l.Changed) {
+				t.Fatalf("seed %d, step %d: of runs beside shared decode more have changed than %v", seed, step, l.Changed)
+			}
 		}
 	}
+}
+
+// mirror is a copy of a list, of which each step copies what has changed.
+type mirror[T comparable] struct {
+	number uint64
+	list   []T
+}
+
+// follow says whether the copy is as the list.
+func (m *mirror[T]) follow(list []T, number uint64, changed []schedule.Span) bool {
+	if number != m.number+1 || m.number == 0 {
+		m.list = slices.Clone(list)
+	}
+	m.number = number
+	m.list = append(m.list[:min(len(m.list), len(list))], make([]T, max(0, len(list)-len(m.list)))...)
+	for _, c := range changed {
+		copy(m.list[c.Begin:c.End], list[c.Begin:c.End])
+	}
+	return slices.Equal(m.list, list)
 }
 
 // sameShared compares lists; an empty one and none are the same.

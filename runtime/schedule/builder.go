@@ -45,7 +45,7 @@ func (b *Builder) Build(sequences []Sequence, o Options) (Lists, error) {
 	if !b.counts || b.readers.odd {
 		b.readers.see(sequences)
 	}
-	b.finish(sequences)
+	b.finish(sequences, &lists)
 	return lists, nil
 }
 

@@ -20,12 +20,15 @@ type kept struct {
 	readers readers
 	counts  bool // readers follows the sequences as they come and go
 	own     int  // own tokens of all sequences of the step
+	number  uint64
+	changed []Span // of runs: see [Lists.Changed]
 }
 
 // listed is a sequence that was listed.
 type listed struct {
 	tiles                      int32
 	marked                     bool  // its runs say Once
+	stays                      bool  // and stand where they stood in the step before
 	runs, parts, reads, levels int32 // of its tiles: so many of each list
 
 	// Of one whose own tokens alone may be listed again; else layout is 0.
@@ -148,6 +151,7 @@ func (b *Builder) keep(s *Sequence, of *known, o *Options) bool {
 	b.addTileSlots(t)
 	b.own += tokens
 	ownRuns := b.reads.keep(int(l.reads))[l.reads-1].runs
+	l.stays = b.runs.stays()
 	runs := b.runs.keep(int(l.runs))
 	b.parts.keep(int(l.parts))
 	runs[l.runs-1].End = own.Tokens
@@ -188,16 +192,23 @@ func (s *Sequence) right(total int, moved bool, o *Options) bool {
 }
 
 // finish ends a step of which readers has the sequences: the runs say Once.
-func (b *Builder) finish(sequences []Sequence) {
+func (b *Builder) finish(sequences []Sequence, l *Lists) {
 	b.readers.limit(b.own, b.options.OnceTokens)
-	runs, reads := b.runs.all, b.reads.all
+	b.changed = b.changed[:0]
+	reads, begin := b.reads.all, int32(0)
 	for i := range sequences {
 		l := &b.listed.all[i]
+		end := begin + l.runs
 		if b.readers.news || !l.marked {
-			b.readers.mark(sequences[i].Segments, int(l.tiles), runs, reads)
+			b.readers.mark(sequences[i].Segments, int(l.tiles), b.runs.all[begin:end], reads)
 			l.marked = true
+		} else if l.stays { // of own tokens alone
+			begin = end - reads[l.reads-1].runs
 		}
-		runs, reads = runs[l.runs:], reads[l.reads:]
+		b.changed = AppendSpan(b.changed, begin, end)
+		begin, reads = end, reads[l.reads:]
 	}
 	b.known = true
+	b.number++
+	l.Number, l.Changed = b.number, b.changed
 }

@@ -3,10 +3,10 @@ package schedule
 // rolling is a list of a step, one sequence's elements behind the other's, that is written
 // over the list of the step before: what has stayed as it was stays where it is.
 type rolling[T any] struct {
-	all    []T // up to n of this step, from rest on what is left of the step before
-	n      int
-	rest   int
-	pushed bool // the rest was moved in this step
+	all   []T // up to n of this step, from rest on what is left of the step before
+	n     int
+	rest  int
+	moved int // so many places up the rest was moved in this step
 }
 
 // begin starts the list of a step, which has nothing of the step before if that is forgotten.
@@ -14,12 +14,15 @@ func (l *rolling[T]) begin(forget bool) {
 	if forget {
 		l.all = l.all[:0]
 	}
-	l.n, l.rest, l.pushed = 0, 0, false
+	l.n, l.rest, l.moved = 0, 0, 0
 }
 
 // left is how many elements of the step before there are that come next, and next the first.
 func (l *rolling[T]) left() int { return len(l.all) - l.rest }
 func (l *rolling[T]) next() *T  { return &l.all[l.rest] }
+
+// stays is whether what comes next, if it is kept, has the place that it had in the step before.
+func (l *rolling[T]) stays() bool { return l.n == l.rest-l.moved }
 
 // drop leaves out the next k elements of the step before.
 func (l *rolling[T]) drop(k int) { l.rest += k }
@@ -54,10 +57,10 @@ func (l *rolling[T]) push(by int) {
 		copy(grown, l.all)
 		l.all = grown
 	}
-	if l.pushed {
+	if l.moved > 0 {
 		by = cap(l.all) - end
 	}
-	l.pushed = true
+	l.moved += by
 	l.all = l.all[:end+by]
 	copy(l.all[l.rest+by:], l.all[l.rest:end])
 	l.rest += by

@@ -126,6 +126,23 @@ type Lists struct {
 	Slots     int     // partial slots in all: those of SlotBegin, and behind them those of Item.Scratch
 
 	PartsPerItem int // of an item, at most
+
+	// Number counts the lists that a builder has made, and Changed are the ranges of Runs
+	// that are not what they were, at the same places, in those of the number before.
+	Number  uint64
+	Changed []Span
+}
+
+// Span is a range of a list.
+type Span struct{ Begin, End int32 }
+
+// AppendSpan appends a range to those before it.
+func AppendSpan(spans []Span, begin, end int32) []Span {
+	if last := len(spans) - 1; last >= 0 && spans[last].End == begin {
+		spans[last].End = end
+		return spans
+	}
+	return append(spans, Span{begin, end})
 }
 
 // Merged is how many slots merge takes; 0: there is nothing to merge.

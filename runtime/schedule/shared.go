@@ -151,7 +151,7 @@ func (b *SharedBuilder) build(sequences []Sequence, o *Options, s *SharedOptions
 		}
 		b.list(o, s)
 	}
-	b.decode.finish(left)
+	b.decode.finish(left, &lists.Decode)
 	slotBegin := lists.Decode.SlotBegin
 	switch {
 	case !same:

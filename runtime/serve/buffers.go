@@ -8,6 +8,7 @@ import (
 
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/schedule"
 )
 
 // buffer is device memory that grows.
@@ -56,6 +57,7 @@ func (b *buffer) release(dev cuda.Device) error {
 type hostBuffer struct {
 	data   []byte
 	locked bool
+	grown  int // times that it was
 }
 
 // grow makes room for n bytes and keeps those that there are. No copy from the
@@ -65,6 +67,7 @@ func (b *hostBuffer) grow(dev cuda.Device, n int) error {
 		return nil
 	}
 	n += n / 2
+	b.grown++
 	copier, ok := dev.(cuda.Copier)
 	if !ok {
 		grown := make([]byte, len(b.data), n)
@@ -94,7 +97,7 @@ func (b *hostBuffer) upload(dev cuda.Device, s cuda.Stream, dst abi.DevicePtr) e
 func (b *hostBuffer) release(dev cuda.Device) error {
 	data := b.data[:cap(b.data)]
 	locked := b.locked
-	*b = hostBuffer{}
+	*b = hostBuffer{grown: b.grown}
 	if !locked {
 		return nil
 	}
@@ -104,6 +107,7 @@ func (b *hostBuffer) release(dev cuda.Device) error {
 // packer lays lists out one behind the other.
 type packer struct {
 	host   *hostBuffer // up to the end of the last list
+	pass   uint64      // counts those of the host's memory
 	device cuda.Device
 	end    int // the capacity of the last list included
 	err    error
@@ -114,18 +118,59 @@ const listAlignment = 256
 // pack adds a list and returns its offset. The next list begins behind the
 // capacity, in elements, or where that is 0, behind the list.
 func pack[T any](p *packer, list []T, capacity int) abi.DevicePtr {
+	offset, ok := place(p, list, capacity, p.end)
+	if ok {
+		copy(p.host.data[offset:], bytesOf(list))
+	}
+	return abi.DevicePtr(offset)
+}
+
+// place makes room for a list, behind from.
+func place[T any](p *packer, list []T, capacity, from int) (offset int, ok bool) {
+	size := int(unsafe.Sizeof(*new(T)))
 	if capacity > 0 && len(list) > capacity {
 		p.err = errors.Join(p.err, fmt.Errorf("%w: a list of %d %T, there is room for %d", ErrFixedSize, len(list), *new(T), capacity))
-		return 0
+		return 0, false
 	}
-	offset := (p.end + listAlignment - 1) / listAlignment * listAlignment
-	data := bytesOf(list)
-	if err := p.host.grow(p.device, offset+len(data)); err != nil {
+	offset = (from + listAlignment - 1) / listAlignment * listAlignment
+	if err := p.host.grow(p.device, offset+len(list)*size); err != nil {
 		p.err = errors.Join(p.err, err)
+		return 0, false
+	}
+	p.host.data = p.host.data[:offset+len(list)*size]
+	p.end = offset + max(len(list), capacity)*size
+	return offset, true
+}
+
+// packed is a list that is mostly, from step to step, what it was: which of those of its maker
+// is in the host's memory, and where.
+type packed struct {
+	number uint64 // 0: none
+	pass   uint64 // of the packer
+	grown  int    // of the memory
+	offset int
+}
+
+// packChanged is pack for such a list, the number-th of its maker, of which only what has changed
+// since the one before is copied, where that is in the memory. It stays in its place while
+// the lists before it leave no large gap.
+func packChanged[T any](p *packer, was *packed, number uint64, list []T, changed []schedule.Span, capacity int) abi.DevicePtr {
+	from := p.end
+	if was.offset >= from && was.offset-from <= from/8 {
+		from = was.offset
+	}
+	offset, ok := place(p, list, capacity, from)
+	if !ok {
 		return 0
 	}
-	p.host.data = p.host.data[:offset+len(data)]
-	copy(p.host.data[offset:], data)
-	p.end = offset + max(len(data), capacity*int(unsafe.Sizeof(*new(T))))
+	// Since any pass before the last, other lists may have been written there.
+	if *was != (packed{number - 1, p.pass - 1, p.host.grown, offset}) || was.number == 0 {
+		changed = []schedule.Span{{End: int32(len(list))}}
+	}
+	*was = packed{number, p.pass, p.host.grown, offset}
+	to := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(p.host.data[offset:]))), len(list))
+	for _, c := range changed {
+		copy(to[c.Begin:c.End], list[c.Begin:c.End])
+	}
 	return abi.DevicePtr(offset)
 }

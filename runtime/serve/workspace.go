@@ -18,15 +18,16 @@ import (
 // device, the step before may still be at work in it: the stream has the copy
 // behind that.
 type workspace struct {
-	table     *kvcache.Table // of the step: one of the two
-	decoding  kvcache.Table  // of steps that have sequences in decode, each mostly as the one before
-	prompts   kvcache.Table  // of other steps, which may come between those
+	table     *table // of the step: one of the two
+	decoding  table  // of steps that have sequences in decode, each mostly as the one before
+	prompts   table  // of other steps, which may come between those
 	batch     []kvcache.Extension
 	groups    [groupCount]group
 	positions []int32    // of query tokens
 	stored    []int32    // positions that K is stored at
 	slots     []int32    // that K and V are written to
 	host      hostBuffer // the lists as the device gets them
+	passes    uint64     // times that they were put there
 	lists     buffer
 	partials  buffer
 	counter   [2]uint32  // zeros, which each launch's counter is before and after
@@ -34,6 +35,11 @@ type workspace struct {
 	copied    cuda.Event // that it is over; 0: none was made
 	marked    bool       // copied is of the last copy
 	fixed     *fixedSize // nil: sizes and addresses follow the step
+}
+
+type table struct {
+	kvcache.Table
+	packed packed
 }
 
 // The groups of a step: decode's, and one for each kernel of extend, or prefill's.
@@ -49,6 +55,7 @@ type group struct {
 	sharing   schedule.SharedBuilder // in builder's place, of decode where there is shared decode
 	sequences []schedule.Sequence
 	lists     schedule.Lists
+	runs      packed
 	shared    schedule.SharedLists // those of shared decode, whose Decode is lists
 }
 
@@ -190,7 +197,8 @@ type groupAddresses struct {
 // are from step to step.
 func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 	var a addresses
-	p := packer{host: &w.host, device: e.device}
+	w.passes++
+	p := packer{host: &w.host, pass: w.passes, device: e.device}
 	w.host.data = w.host.data[:0]
 	f := w.fixed
 	if f == nil {
@@ -203,13 +211,13 @@ func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 	a.stored = pack(&p, w.stored, f.tokens)
 	a.slots = pack(&p, w.slots, f.tokens)
 	for i := range w.groups {
-		l := &w.groups[i].lists
+		g, l := &w.groups[i], &w.groups[i].lists
 		if len(l.Items) == 0 {
 			continue
 		}
 		a.groups[i].slotBegin = pack(&p, l.SlotBegin, f.slotBegins)
 		a.groups[i].items = pack(&p, l.Items, f.items)
-		a.groups[i].runs = pack(&p, l.Runs, f.runs)
+		a.groups[i].runs = packChanged(&p, &g.runs, l.Number, l.Runs, l.Changed, f.runs)
 		a.groups[i].counter = pack(&p, w.counter[:], 0)
 	}
 	shared := &w.groups[decodeGroup].shared
@@ -220,7 +228,8 @@ func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 		a.shared.offsets = pack(&p, shared.Offsets, f.shared.offsets)
 		a.shared.counter = pack(&p, w.counter[:], 0)
 	}
-	a.table = pack(&p, w.table.Pages, f.pages) // last: the rest of its capacity is not copied
+	t := w.table
+	a.table = packChanged(&p, &t.packed, t.Number, t.Pages, t.Changed, f.pages) // last: the rest of its capacity is not copied
 	if p.err != nil {
 		return a, p.err
 	}
