@@ -23,8 +23,8 @@ import (
 
 type tuneCommand struct {
 	Spec       string        `arg:"" help:"A YAML file; - is standard input." predictor:"spec"`
-	Backend    string        `enum:"gpu,emulator" default:"gpu" help:"gpu, or emulator: the same run with counted work in place of times."`
-	Budget     time.Duration `default:"5m" placeholder:"TIME" help:"Of the whole run (default: 5m); 0: no limit."`
+	Backend    string        `enum:"gpu,emulator" default:"gpu" help:"gpu, or emulator: the same run with counted work in place of times; slow, so give it small cases by --case."`
+	Budget     time.Duration `default:"5m" placeholder:"TIME" help:"Of the whole run (default: 5m); 0: no limit. The default plans are timed whatever it is."`
 	Output     string        `short:"o" placeholder:"FILE" help:"The table (default: tuned/<gpu model>.yaml beside the spec)."`
 	Journal    string        `placeholder:"FILE" help:"Keeps what is measured, for a run after an interrupted one (default: beside the table; removed at the end)."`
 	Kernel     []string      `placeholder:"KIND" help:"Only these kernel kinds." predictor:"kernel"`
