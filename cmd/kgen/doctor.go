@@ -225,7 +225,7 @@ func (a *app) printDiagnosis(d diagnosis) error {
 		}
 		return s
 	}
-	rows := [][]string{{"kgen", d.Kgen + ", " + d.Go + ", " + d.Platform, ""}}
+	rows := [][]string{{"kgen", d.Kgen + ", " + d.Go + ", " + d.Platform}}
 	for _, t := range append(d.Tools, d.CXX, d.Python) {
 		text := t.Version
 		if t.Problem != "" {
@@ -238,16 +238,11 @@ func (a *app) printDiagnosis(d diagnosis) error {
 	if d.GPU.Name != "" {
 		g = fmt.Sprintf("%s, capability %s, %d multiprocessors, %s, %s", d.GPU.Name, d.GPU.Capability, d.GPU.SMs, sizeText(d.GPU.Memory), d.GPU.Driver)
 	}
-	rows = append(rows, []string{"GPU", g, ""},
-		[]string{"build", "compiles with " + orNothing(d.Build), ""},
-		[]string{"verify", "runs on " + orNothing(d.Verify), ""})
+	rows = append(rows, []string{"GPU", g},
+		[]string{"build", "compiles with " + orNothing(d.Build)},
+		[]string{"verify", "runs on " + orNothing(d.Verify)})
 	if d.Plans != "" {
-		rows = append(rows, []string{"plans", d.Plans, ""})
-	}
-	for i, r := range rows {
-		if r[2] == "" {
-			rows[i] = r[:2]
-		}
+		rows = append(rows, []string{"plans", d.Plans})
 	}
 	if err := a.table(nil, rows); err != nil {
 		return err

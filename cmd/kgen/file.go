@@ -8,38 +8,48 @@ import (
 	"path/filepath"
 )
 
-// replaceFile writes a file whole or not at all.
+// replaceFile writes a file whole or not at all; of a link, what it leads to.
 func replaceFile(path string, data []byte) error {
-	temp, err := beginFile(path)
+	place, temp, err := beginFile(path)
 	if err != nil {
 		return err
 	}
 	if err := writeSynced(temp, data); err != nil {
 		return notWritten(path, errors.Join(err, os.RemoveAll(temp)))
 	}
-	if err := os.Rename(temp, path); err != nil {
+	if err := os.Rename(temp, place); err != nil {
 		return notWritten(path, errors.Join(err, os.RemoveAll(temp)))
 	}
-	return syncFolder(filepath.Dir(path))
+	return syncFolder(filepath.Dir(place))
 }
 
 // checkFile says whether replaceFile could write a file, for who has much to do
 // before it does.
 func checkFile(path string) error {
-	temp, err := beginFile(path)
+	_, temp, err := beginFile(path)
 	if err != nil {
 		return err
 	}
 	return notWritten(path, errors.Join(writeSynced(temp, nil), os.RemoveAll(temp)))
 }
 
-// beginFile returns where a file is written before it is renamed.
-func beginFile(path string) (temp string, err error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return "", fmt.Errorf("write %s: it is a folder", path)
+// beginFile returns a file's place, behind links, and where it is written before it is
+// renamed. What is there and no regular file, such as a device, is not to be replaced.
+func beginFile(path string) (place, temp string, err error) {
+	place = path
+	if _, err := os.Lstat(path); err == nil {
+		if place, err = filepath.EvalSymlinks(path); err != nil {
+			return "", "", notWritten(path, err)
+		}
 	}
-	temp = beside(path)
-	return temp, notWritten(path, os.RemoveAll(temp)) // of a process that was killed
+	switch info, err := os.Stat(place); {
+	case err == nil && info.IsDir():
+		return "", "", fmt.Errorf("write %s: it is a folder", path)
+	case err == nil && !info.Mode().IsRegular():
+		return "", "", fmt.Errorf("write %s: it is not a regular file", path)
+	}
+	temp = beside(place)
+	return place, temp, notWritten(path, os.RemoveAll(temp)) // of a process that was killed
 }
 
 // notWritten is an error with the name that the caller gave in the place of the

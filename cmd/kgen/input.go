@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kgen-project/kgen/gen/spec"
@@ -95,14 +96,17 @@ func (a *app) cacheDir() (string, error) {
 	return filepath.Join(dir, "kgen"), nil
 }
 
-// parseWords turns words given on the command line into values of a set.
+// parseWords turns words given on the command line into values of a set, each once.
 func parseWords[T ~string](what string, words []string, valid []T) ([]T, error) {
 	var values []T
 	for _, w := range words {
 		known := false
 		for _, v := range valid {
 			if string(v) == w {
-				values, known = append(values, v), true
+				known = true
+				if !slices.Contains(values, v) {
+					values = append(values, v)
+				}
 			}
 		}
 		if known {

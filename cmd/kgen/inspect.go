@@ -15,13 +15,13 @@ import (
 
 type inspectCommand struct {
 	Spec     string       `arg:"" help:"A YAML file; - is standard input." predictor:"spec"`
-	Kernel   []string     `placeholder:"KIND" help:"Only these kernel kinds, such as prefill,decode." predictor:"kernel"`
+	Kernel   []string     `placeholder:"KIND" xor:"kernel" help:"Only these kernel kinds, such as prefill,decode." predictor:"kernel"`
 	Target   []string     `placeholder:"SM" help:"Targets in place of the spec's." predictor:"target"`
 	Compiler build.Choice `enum:"auto,nvrtc,nvcc" default:"auto" help:"auto, nvrtc or nvcc."`
 	CUDA     bool         `name:"cuda" xor:"form" help:"Print the CUDA source."`
 	PTX      bool         `name:"ptx" xor:"form" help:"Print the PTX."`
 	SASS     bool         `name:"sass" xor:"form" help:"Print the machine code's instructions."`
-	Shape    string       `placeholder:"CASE" xor:"form" help:"Show which plan a shape gets and why, such as extend:1x64/8192; needs no compiler."`
+	Shape    string       `placeholder:"CASE" xor:"form,kernel" help:"Show which plan a shape gets and why, such as extend:1x64/8192; needs no compiler."`
 	JSON     bool         `name:"json" xor:"form" help:"Print the table as JSON."`
 }
 

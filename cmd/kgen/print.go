@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -20,16 +21,25 @@ func (a *app) json(v any) error {
 	return e.Encode(v)
 }
 
-// table prints rows under a heading, in columns.
+// table prints rows under a heading, in columns, with no blanks at the ends of lines.
 func (a *app) table(heading []string, rows [][]string) error {
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	var text bytes.Buffer
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	if heading != nil {
 		fmt.Fprintln(w, strings.Join(heading, "\t"))
 	}
 	for _, row := range rows {
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for line := range bytes.Lines(text.Bytes()) {
+		if _, err := fmt.Fprintf(a.stdout, "%s\n", bytes.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // progress shows on standard error, if that is a terminal, how much of a work

@@ -23,8 +23,8 @@ import (
 
 type tuneCommand struct {
 	Spec       string        `arg:"" help:"A YAML file; - is standard input." predictor:"spec"`
-	Backend    string        `enum:"gpu,emulator" default:"gpu" help:"gpu, or emulator: the same run with counted work in place of times."`
-	Budget     time.Duration `default:"5m" placeholder:"TIME" help:"Of the whole run (default: 5m); 0: no limit."`
+	Backend    string        `enum:"gpu,emulator" default:"gpu" help:"gpu, or emulator: the same run with counted work in place of times; slow, so give it small cases by --case."`
+	Budget     time.Duration `default:"5m" placeholder:"TIME" help:"Of the whole run (default: 5m); 0: no limit. The default plans are timed whatever it is."`
 	Output     string        `short:"o" placeholder:"FILE" help:"The table (default: tuned/<gpu model>.yaml beside the spec)."`
 	Journal    string        `placeholder:"FILE" help:"Keeps what is measured, for a run after an interrupted one (default: beside the table; removed at the end)."`
 	Kernel     []string      `placeholder:"KIND" help:"Only these kernel kinds." predictor:"kernel"`
@@ -76,10 +76,16 @@ func (c *tuneCommand) Run(ctx context.Context, a *app) error {
 	if len(o.Kinds) == 0 {
 		return usagef("spec %s has no kernel to tune: add one of %v to its kernels", s.Name, tune.Kinds)
 	}
+	targets := s.Targets
+	if c.Target != "" {
+		if targets, err = parseWords("target", []string{c.Target}, spec.AllTargets); err != nil {
+			return err
+		}
+	}
 	if _, err := plannable([]spec.Spec{s}); err != nil {
 		return err
 	}
-	dev, m, id, err := c.machine(ctx, a, &s)
+	dev, m, id, err := c.machine(ctx, a, s, targets)
 	if err != nil {
 		return err
 	}
@@ -127,8 +133,8 @@ type tuneMachine struct {
 	stop func()
 }
 
-// machine opens the device and says what measurements are of.
-func (c *tuneCommand) machine(ctx context.Context, a *app, s *spec.Spec) (dev cuda.Device, m tuneMachine, id tune.Identity, err error) {
+// machine opens the device and says what measurements are of: plans for one of the targets.
+func (c *tuneCommand) machine(ctx context.Context, a *app, s spec.Spec, targets []spec.Target) (dev cuda.Device, m tuneMachine, id tune.Identity, err error) {
 	p, err := a.places()
 	if err != nil {
 		return nil, m, id, err
@@ -146,16 +152,16 @@ func (c *tuneCommand) machine(ctx context.Context, a *app, s *spec.Spec) (dev cu
 			return nil, m, id, err
 		}
 	}
-	defer func() {
+	defer func(opened cuda.Device) { // dev is nil by then
 		if err != nil {
 			m.stop()
-			err = errors.Join(err, dev.Close())
+			err = errors.Join(err, opened.Close())
 		}
-	}()
+	}(dev)
 	info := dev.Info()
 	m.Device = dev
-	id = tune.Identity{Spec: s.Name, Digest: spec.Digest(*s), GPU: info.Name, Driver: info.Driver, Sources: tune.Sources()}
-	if id.Target, err = c.target(*s, info); err != nil {
+	id = tune.Identity{Spec: s.Name, Digest: spec.Digest(s), GPU: info.Name, Driver: info.Driver, Sources: tune.Sources()}
+	if id.Target, err = tunedTarget(targets, info); err != nil {
 		return nil, m, id, err
 	}
 	if c.Backend == "emulator" {
@@ -178,16 +184,8 @@ func (c *tuneCommand) machine(ctx context.Context, a *app, s *spec.Spec) (dev cu
 	return dev, m, id, nil
 }
 
-// target is the one whose plans are tuned.
-func (c *tuneCommand) target(s spec.Spec, info cuda.Info) (spec.Target, error) {
-	targets := s.Targets
-	if c.Target != "" {
-		given, err := parseWords("target", []string{c.Target}, spec.AllTargets)
-		if err != nil {
-			return "", err
-		}
-		targets = given
-	}
+// tunedTarget is the one whose plans are tuned.
+func tunedTarget(targets []spec.Target, info cuda.Info) (spec.Target, error) {
 	if info.EmulatesSource {
 		return targets[len(targets)-1], nil
 	}

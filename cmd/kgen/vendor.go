@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/kgen-project/kgen/gen/build"
 	"github.com/kgen-project/kgen/gen/emit"
@@ -31,6 +32,9 @@ func (c *vendorCommand) Run(ctx context.Context, a *app) error {
 	specs, tables, err := a.readTuned([]string{c.Spec}, c.Target)
 	if err != nil {
 		return err
+	}
+	if msg := vendoring.CheckName(specs[0].Name, c.Lang); msg != "" {
+		return specs[0].ErrorAt("name", msg)
 	}
 	all, err := plannable(specs)
 	if err != nil {
@@ -64,6 +68,17 @@ func (c *vendorCommand) Run(ctx context.Context, a *app) error {
 		size += int64(len(data))
 	}
 	fmt.Fprintf(a.stdout, "%s in %s: %d files, %s\n", g.spec.Name, c.To, len(files), sizeText(size))
-	fmt.Fprintf(a.stdout, "try it on a GPU: cd %s && %s\n", c.To, vendoring.Try(g.spec, c.Lang))
+	fmt.Fprintf(a.stdout, "try it on a GPU: cd %s && %s\n", shellWord(c.To), vendoring.Try(g.spec, c.Lang))
 	return nil
+}
+
+// shellWord writes a word as a shell reads it.
+func shellWord(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+,:=@%", r)
+	}
+	if s != "" && strings.TrimFunc(s, plain) == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

@@ -29,7 +29,7 @@ type verifyCommand struct {
 	Encoding []string `placeholder:"E" help:"Encodings in place of the spec's: segment, raw, baked." predictor:"encoding"`
 	Cases    int      `default:"100" placeholder:"N" help:"Cases of each kind and encoding (default: 100)."`
 	Seed     *uint64  `placeholder:"S" help:"Of the cases; the report prints it (default: a new one each time)."`
-	Case     int      `placeholder:"K" help:"Only case K, such as one that failed."`
+	Case     *int     `placeholder:"K" help:"Only case K, such as one that failed."`
 	JSON     bool     `name:"json" help:"Print the report as JSON."`
 }
 
@@ -48,12 +48,17 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	o := verify.Options{Cases: c.Cases, Seed: rand.Uint64(), Case: c.Case}
+	o := verify.Options{Cases: c.Cases, Seed: rand.Uint64()}
 	if c.Seed != nil {
 		o.Seed = *c.Seed
 	}
-	if c.Cases < 1 || c.Case < 0 {
-		return usagef("--cases %d --case %d: there are only cases from 1 on", c.Cases, c.Case)
+	if c.Cases < 1 {
+		return usagef("--cases is %d, want 1 or more", c.Cases)
+	}
+	if c.Case != nil {
+		if o.Case = *c.Case; o.Case < 1 {
+			return usagef("--case is %d: there are only cases from 1 on", o.Case)
+		}
 	}
 	o.Cases = max(o.Cases, o.Case)
 	if o.Encodings, err = parseWords("encoding", c.Encoding, spec.AllEncodings); err != nil {

@@ -62,11 +62,12 @@ func NewReport(s spec.Spec, device cuda.Info, o Options) Report {
 // ParseReport reads a report that was written as JSON. It refuses unknown fields,
 // other schema versions, and rows without a time.
 func ParseReport(data []byte) (Report, error) {
-	var version struct {
+	type header struct { // its name is in messages
 		Schema int `json:"schema"`
 	}
+	var version header
 	if err := json.Unmarshal(data, &version); err != nil {
-		return Report{}, fmt.Errorf("bench report: %w", err)
+		return Report{}, fmt.Errorf("bench report: it is not what kgen bench --json prints: %w", err)
 	}
 	if version.Schema != ReportSchema {
 		return Report{}, fmt.Errorf("bench report: schema %d, this kgen reads %d: it is made by kgen bench --json", version.Schema, ReportSchema)

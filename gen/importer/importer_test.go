@@ -111,7 +111,8 @@ func TestImportRefuses(t *testing.T) {
 		{"fraction", "llama_3_1_8b", `"num_attention_heads": 32`, `"num_attention_heads": 32.5`, "num_attention_heads: 32.5 is not a whole number"},
 		{"huge number", "llama_3_1_8b", "500000.0", "1e999", "rope_theta: 1e999 is too large"},
 		{"dynamic", "llama_3_1_8b", `"llama3"`, `"dynamic"`, "rope_scaling.rope_type: dynamic changes the frequencies"},
-		{"mrope", "llama_3_1_8b", `"llama3"`, `"mrope"`, `rope_scaling.rope_type: "mrope" is not known`},
+		{"mrope", "llama_3_1_8b", `"llama3"`, `"mrope"`, "rope_scaling.rope_type: mrope gives a token several positions"},
+		{"unknown rule", "llama_3_1_8b", `"llama3"`, `"llama4"`, `rope_scaling.rope_type: "llama4" is not known to kgen import, which knows default`},
 		{"no factor", "llama_3_1_8b", `"factor": 8.0,`, ``, "rope_scaling.factor: as rope.factor in a spec: missing"},
 		{"no original", "llama_3_1_8b", ",\n    \"original_max_position_embeddings\": 8192", ``, "original_max_position_embeddings: as rope.original_max_position in a spec: missing"},
 		{"two types", "llama_3_1_8b", `"factor": 8.0,`, `"factor": 8.0, "type": "yarn",`, `rope_scaling.type: "yarn" differs from rope_type, "llama3"`},
@@ -159,12 +160,25 @@ func TestImportRefuses(t *testing.T) {
 	}
 }
 
+// A RoPE rule that can't be read is one error: its parameters are not called unknown.
+func TestImportOfUnreadableRule(t *testing.T) {
+	for _, replacement := range []string{`"dynamic"`, `"mrope"`, `"llama4"`, `"llama3", "type": "yarn"`} {
+		text := change(t, string(read(t, "testdata/llama_3_1_8b.json")), `"llama3"`, replacement)
+		_, err := Import("config.json", []byte(text))
+		var errs spec.Errors
+		if !errors.As(err, &errs) || len(errs) != 1 {
+			t.Errorf("%s: got %v", replacement, err)
+		}
+	}
+}
+
 func TestImportOfWhatIsNoConfig(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                               "config.json:1:1: file: it is empty",
 		"\n":                             "config.json:1:1: file: it is empty",
 		"\xff":                           "config.json:1:1: file: it is not UTF-8 text",
-		"[1]":                            "config.json:1:1: file: want a JSON object, found [1]",
+		"[1]\n":                          "config.json:1:1: file: want a JSON object, found [1]",
+		"\ufeff7":                        "config.json:1:1: file: want a JSON object, found 7",
 		"{\n \"a\": }":                   "config.json:2:7: file: not valid JSON: invalid character '}' looking for beginning of value",
 		"{\"a\": 1":                      "config.json:1:7: file: not valid JSON: unexpected end of JSON input",
 		"{} {}":                          "config.json:1:4: file: not valid JSON: invalid character '{' after top-level value",
@@ -174,7 +188,7 @@ func TestImportOfWhatIsNoConfig(t *testing.T) {
 		strings.Repeat(" ", maxBytes+1):  "config.json:1:1: file: it has 1048577 bytes; a config.json has at most 1048576",
 	} {
 		_, err := Import("config.json", []byte(text))
-		if err == nil || !strings.HasPrefix(err.Error(), want) {
+		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.HasSuffix(err.Error(), "\n") {
 			t.Errorf("%.40q: got %v, want %s", text, err, want)
 		}
 	}

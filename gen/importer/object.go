@@ -50,6 +50,7 @@ type value struct {
 
 // parse reads the whole file as one object; nil: it is not one.
 func (s *source) parse() *object {
+	s.data = bytes.TrimPrefix(s.data, []byte("\ufeff"))
 	switch {
 	case len(s.data) > maxBytes:
 		s.fail(0, "file", "it has %d bytes; a config.json has at most %d", len(s.data), maxBytes)
@@ -214,6 +215,7 @@ func (o *object) refuseRest() {
 }
 
 func short(raw []byte) string {
+	raw = bytes.TrimSpace(raw)
 	if len(raw) > 48 {
 		return string(bytes.ToValidUTF8(raw[:48], nil)) + "..."
 	}

@@ -29,8 +29,9 @@ func (im *importer) rope() {
 			}
 			partial, hasPartial, partialFrom = v, true, parameters
 		}
-		im.ropeRule(parameters)
-		parameters.refuseRest()
+		if im.ropeRule(parameters) {
+			parameters.refuseRest()
+		}
 	} else {
 		im.spec.Rule.Type = rope.Default
 	}
@@ -74,7 +75,9 @@ func (im *importer) ropeParameters() *object {
 	return im.src.object(path, v.raw, v.offset)
 }
 
-func (im *importer) ropeRule(p *object) {
+// ropeRule reads the rule and its parameters. Of a rule that it does not know it can't say
+// which those are, and returns false.
+func (im *importer) ropeRule(p *object) bool {
 	rule := &im.spec.Rule
 	typ, hasType := p.text("rope_type")
 	old, hasOld := p.text("type")
@@ -82,10 +85,10 @@ func (im *importer) ropeRule(p *object) {
 	switch {
 	case !hasType && !hasOld:
 		p.fail("rope_type", "missing")
-		return
+		return false
 	case hasType && hasOld && typ != old:
 		p.fail("type", "%q differs from rope_type, %q", old, typ)
-		return
+		return false
 	case !hasType:
 		typ, field = old, "type"
 	}
@@ -111,10 +114,15 @@ func (im *importer) ropeRule(p *object) {
 		im.longrope(p)
 	case "dynamic":
 		p.fail(field, "dynamic changes the frequencies with the sequence's length, which stored keys cannot follow; a spec cannot express it")
-		p.taken["factor"] = true
+		return false
+	case "mrope":
+		p.fail(field, "mrope gives a token several positions; a spec cannot express it")
+		return false
 	default:
-		p.fail(field, "%.48q is not known to kgen import", typ)
+		p.fail(field, "%.48q is not known to kgen import, which knows default, linear, llama3, yarn and longrope", typ)
+		return false
 	}
+	return true
 }
 
 func (im *importer) yarn(p *object) {

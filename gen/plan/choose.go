@@ -92,7 +92,13 @@ func first(s spec.Spec, kind spec.Kind, target spec.Target, family Family) (Plan
 		return Plan{}, s.ErrorAt("model", fmt.Sprintf("family %s has no %s of this shape: %s: %s", family, kind, first.Field, first.Msg))
 	}
 	if len(fits) == 0 {
-		return Plan{}, s.ErrorAt(fmt.Sprintf("tiles.%s.%s", kind, first.Field), first.Msg)
+		msg := first.Msg
+		if family == SM80 && target != "sm_90a" && slices.Contains(s.Targets, "sm_90a") {
+			if p, err := Choose(s, kind, "sm_90a"); err == nil && p.Family == SM90 {
+				msg += ", by family sm80; sm_90a can have this tile: make it the spec's only target"
+			}
+		}
+		return Plan{}, s.ErrorAt(fmt.Sprintf("tiles.%s.%s", kind, first.Field), msg)
 	}
 	// With two blocks, one's softmax hides under the other's products. (An sm90
 	// block has warpgroups for that.)

@@ -134,7 +134,7 @@ const (
 )
 
 // Predict estimates the time of a shape by a plan on a device. It takes every chunk to be of
-// usualChunk tokens.
+// 512 tokens.
 func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 	m, target, k := s.Model, p.Targets[0], coefficientsOf[body{p.Family, shape.Kind == spec.Decode, p.AlignsQueries}]
 	cut = cut.Resolve(p)

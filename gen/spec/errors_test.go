@@ -85,13 +85,13 @@ func TestNastyInput(t *testing.T) {
 }
 
 func TestCheckName(t *testing.T) {
-	for _, name := range []string{"a", "llama3", "llama2_7b", "arm", "linux_7b", "a23456789_123456789_123456789_123456789_1"} {
+	for _, name := range []string{"a", "llama3", "llama2_7b", "arm", "linux_7b", "con7", "com", "initial", "a23456789_123456789_123456789_123456789_1"} {
 		if msg := CheckName(name); msg != "" {
 			t.Errorf("%q: %s", name, msg)
 		}
 	}
 	for _, name := range []string{"", "A", "3a", "_a", "a-b", "a b", "a/b", "..", "../a", `a"`, "a'", "a\n", "é", "a.yaml",
-		"a23456789_123456789_123456789_123456789_12", "func", "int", "nil", "len", "any", "class", "main", "internal", "x_test",
+		"a23456789_123456789_123456789_123456789_12", "func", "int", "nil", "len", "any", "class", "main", "internal", "init", "con", "nul", "com1", "lpt9", "x_test",
 		"x_linux", "x_arm", "llama_386", "x_linux_arm64"} {
 		if CheckName(name) == "" {
 			t.Errorf("%q is taken as a name", name)

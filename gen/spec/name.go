@@ -13,6 +13,9 @@ import (
 
 var identifier = regexp.MustCompile(`^[a-z][a-z0-9_]{0,40}$`)
 
+// windowsDevice is the names that the go command allows no part of an import path.
+var windowsDevice = regexp.MustCompile(`^(con|prn|aux|nul|com[0-9]|lpt[0-9])$`)
+
 // name reads the spec's name, which becomes a Go package, part of C
 // identifiers, and a folder.
 func (r *reader) name(p *string) func(*yaml.Node, string) {
@@ -40,6 +43,10 @@ func CheckName(name string) string {
 		return fmt.Sprintf("%s has a meaning of its own in C++; choose another name", name)
 	case slices.Contains([]string{"main", "internal", "vendor", "testdata"}, name) || strings.HasSuffix(name, "_test"):
 		return fmt.Sprintf("the Go tool treats a package called %s as a special one; choose another name", name)
+	case name == "init":
+		return "no Go file can import a package called init; choose another name"
+	case windowsDevice.MatchString(name):
+		return fmt.Sprintf("the Go tool takes no package called %s, which Windows has for a device; choose another name", name)
 	case slices.Contains(goPlatforms, name[strings.LastIndexByte(name, '_')+1:]) && strings.Contains(name, "_"):
 		return fmt.Sprintf("the Go tool would build %s.go for that platform alone; choose another name", name)
 	}

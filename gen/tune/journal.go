@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/kgen-project/kgen/gen/spec"
@@ -85,13 +86,21 @@ func OpenJournal(path string, id Identity, seed uint64) (_ *Journal, err error) 
 	return j, nil
 }
 
+// journalStart begins a journal, and nothing else that someone would miss.
+var journalStart = []byte(`{"start":`)
+
 // read returns the length of the whole lines.
 func (j *Journal) read(id Identity, seed uint64) (started bool, whole int64, err error) {
 	scanner := bufio.NewReader(j.file)
 	for {
 		line, err := scanner.ReadBytes('\n')
-		if err != nil {
-			return started, whole, nil // the end, or a line without one
+		switch {
+		case err != nil && err != io.EOF:
+			return false, 0, err
+		case err == io.EOF && !started && !bytes.HasPrefix(line, journalStart) && !bytes.HasPrefix(journalStart, line):
+			return false, 0, errors.New("it is no journal: remove it, or give another --journal")
+		case err == io.EOF:
+			return started, whole, nil // or a line without its end
 		}
 		var e event
 		d := json.NewDecoder(bytes.NewReader(line))

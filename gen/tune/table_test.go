@@ -227,6 +227,30 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
+// A file that is no journal stays as it is, even one whose only line has no end; the first
+// line of a run that was killed is written anew.
+func TestJournalOfOtherFiles(t *testing.T) {
+	for text, taken := range map[string]bool{
+		"": true, "{": true, `{"start":{"sp`: true, "notes": false, "{}": false, "{\"specs\":1}\n": false, "\n": false,
+	} {
+		path := filepath.Join(t.TempDir(), "j")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		j, err := OpenJournal(path, entry(t).Identity, 1)
+		if (err == nil) != taken {
+			t.Errorf("%q: %v", text, err)
+		}
+		if err == nil {
+			if err := j.Close(); err != nil {
+				t.Fatal(err)
+			}
+		} else if got, readErr := os.ReadFile(path); string(got) != text || !strings.Contains(err.Error(), "no journal") {
+			t.Errorf("%q is now %q, and the error %v, %v", text, got, err, readErr)
+		}
+	}
+}
+
 func TestJournal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "j")
 	id := entry(t).Identity

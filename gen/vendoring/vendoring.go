@@ -50,6 +50,9 @@ type list struct {
 
 // Files returns the folder's files by name.
 func Files(in Input) (map[string][]byte, error) {
+	if msg := CheckName(in.Spec.Name, in.Language); msg != "" {
+		return nil, fmt.Errorf("vendor %s: %s", in.Spec.Name, msg)
+	}
 	d, err := newData(in)
 	if err != nil {
 		return nil, fmt.Errorf("vendor %s: %w", in.Spec.Name, err)

@@ -175,9 +175,39 @@ func TestErrors(t *testing.T) {
 		break
 	}
 	in = input(t, "tiny", vendoring.C)
+	in.Spec.Name = "example"
+	if _, err := vendoring.Files(in); err == nil || !strings.Contains(err.Error(), "vendor example: kgen vendor --lang c writes an example.c of its own") {
+		t.Errorf("error %v", err)
+	}
+	in = input(t, "tiny", vendoring.C)
 	in.Output.Manifest.SpecDigest = "other"
 	if _, err := vendoring.Files(in); err == nil || !strings.Contains(err.Error(), "another spec") {
 		t.Errorf("error %v", err)
+	}
+}
+
+func TestCheckName(t *testing.T) {
+	tests := []struct {
+		name    string
+		c, inGo bool // taken
+	}{
+		{"tiny", true, true}, {"example", false, true}, {"abi", true, false}, {"driver", true, false}, {"load_other", true, false},
+		{"std", true, false}, {"toolchain", true, false}, {"example_2", true, true},
+	}
+	for _, name := range strings.Fields(command(t, ".", nil, "go", "list", "std")) {
+		if !strings.Contains(name, "/") {
+			tests = append(tests, struct {
+				name    string
+				c, inGo bool
+			}{name, true, false})
+		}
+	}
+	for _, test := range tests {
+		for lang, taken := range map[vendoring.Lang]bool{vendoring.C: test.c, vendoring.Go: test.inGo} {
+			if msg := vendoring.CheckName(test.name, lang); (msg == "") != taken {
+				t.Errorf("%s, %s: %q", test.name, lang, msg)
+			}
+		}
 	}
 }
 
