@@ -142,7 +142,8 @@ func ExampleCache_Persist() {
 	// Output: 1 chunk of 5 tokens
 }
 
-// Segments go to the schedule as they come from the table.
+// A step: sequences get room for their new tokens, and their segments go to the schedule as
+// they come from the table.
 func ExampleTable() {
 	cache, err := kvcache.New(newDevice(), kvcache.Config{Shape: shape, Pages: 8})
 	if err != nil {
@@ -150,21 +151,18 @@ func ExampleTable() {
 	}
 	defer cache.Close()
 	s, err := cache.Open(nil, 0)
-	if err == nil {
-		err = s.Extend(6)
-	}
 	if err != nil {
 		log.Fatal(err)
 	}
 	var table kvcache.Table // kept from step to step
-	table.Reset()
-	segments, err := table.Add(nil, s)
+	extended, slots, err := table.Extend(nil, []kvcache.Extension{{Sequence: s, Tokens: 6}})
 	if err != nil {
 		log.Fatal(err)
 	}
-	sequence := schedule.Sequence{Positions: []int32{5}, Segments: segments}
-	fmt.Printf("%+v\n%v\n", sequence.Segments, table.Pages)
+	of := extended[0]
+	sequence := schedule.Sequence{Positions: []int32{0, 1, 2, 3, 4, 5}, Segments: of.Segments, Layout: of.Layout, Placed: of.Placed}
+	fmt.Printf("%+v\npages %v, slots %v\n", sequence.Segments, table.Pages[:2], slots)
 	// Output:
 	// [{Page:0 Tokens:6 Offset:0 Own:true}]
-	// [0 1]
+	// pages [0 1], slots [0 1 2 3 4 5]
 }

@@ -2,6 +2,14 @@
 // kernel walks. It is pure: the same sequence gives the same tiles, runs and parts
 // whatever else is in the batch. Only Run.Once, and how many parts an item has, say
 // something of the others, and neither changes a bit of a result.
+//
+// A row is one query token by one query head. A tile is query tokens of one sequence whose
+// rows a block of the kernel works on at a time. A run ([abi.Run]) is tokens of one segment
+// that a tile reads, one behind the other. A tile's keys, its runs' tokens, are cut into parts,
+// each with a result of its own. An item ([abi.Item]) is a tile with one or several of its
+// parts: the work that a block takes. Where a tile has several items, each writes its result
+// to a slot of each query token, and merge puts these together. A member ([abi.Member]) is a
+// query token in an item of shared decode.
 package schedule
 
 import (
@@ -80,12 +88,12 @@ type Options struct {
 }
 
 // Fill returns o with the cuts by which one sequence alone fills a device that runs
-// so many blocks of the kernel at a time. With keys the keys of a tile, and for a
-// sequence of n query tokens and T keys:
+// so many blocks of the kernel at a time. With keys the keys of a tile, c the [LeastPart] of a
+// kernel with such tiles, and for a sequence of n query tokens and T keys:
 //
 //	tiles = ceil(n / floor(Rows / Group))
 //	parts = max(1, floor(floor(blocks / kvHeads) / tiles))
-//	cut   = c ceil(T / (c parts)), c = max(4 keys, 256)
+//	cut   = c ceil(T / (c parts))
 //
 // Parts below c keys cost more in partial results than they gain. Nothing else goes
 // in: a sequence is cut the same way alone and in any batch.
@@ -93,10 +101,11 @@ func (o Options) Fill(blocks, kvHeads, keys int) Options {
 	return o.FillBy(blocks, 0, kvHeads, LeastPart(keys))
 }
 
-// LeastPart is the c of [Options.Fill] for a kernel whose tiles have so many keys.
+// LeastPart is the fewest keys of a part, by [Options.Fill], for a kernel whose tiles have so
+// many: max(4 keys, 256).
 func LeastPart(keys int) int { return max(4*keys, 256) }
 
-// FillBy is Fill with a c of one's own, the tokens of the smallest part, and cuts for so
+// FillBy is Fill with c, the fewest keys of a part, of one's own, and cuts for so
 // many blocks where another number runs at a time; resident 0: as many.
 func (o Options) FillBy(blocks, resident, kvHeads, c int) Options {
 	o.SplitTokens = max(1, c)

@@ -59,10 +59,10 @@ type SharedLists struct {
 // of shared decode, however many of its rows are used, and a tile of decode walk
 // a key in the same time, which is that of its bytes.
 //
-//   - An item of shared decode takes itemKeys beyond its keys, for its start and end.
+//   - An item of shared decode takes 96 keys beyond its own, for its start and end.
 //   - A partial result is a row for each query head of the group, written and read
 //     again in L2: Group keys for each member of an item.
-//   - The launch takes launchKeys on every block.
+//   - The launch takes 1536 keys on every block.
 //
 // Chunks that the same sequences hold one behind the other are a bundle, which is
 // read by the same items. A bundle is shared where that costs less than what decode
@@ -70,9 +70,9 @@ type SharedLists struct {
 //
 // A bundle's members go to tiles of Rows / Group, in their order, and its keys are
 // cut into parts, as even as tiles of keys allow. With waves the items that each
-// block takes, 1 to maxWaves, the cuts are the finest with which so many waves
+// block takes, 1 to 4, the cuts are the finest with which so many waves
 // hold the items; of these, those with the least waves * (keys of an item +
-// itemKeys) + partial results. Where maxWaves are too few, no item has more keys
+// 96) + partial results. Where 4 waves are too few, no item has more keys
 // than a fourth of a block's even share.
 type SharedBuilder struct {
 	decode Builder
