@@ -254,6 +254,7 @@ func writeSet(f *File, s spec.Spec, m abi.Manifest) {
 	f.Comment("Close unloads the kernels. No launch may be under way.")
 	f.Func().Params(Id("k").Op("*").Id("Kernels")).Id("Close").Params().Error().Block(Return(Id("k").Dot("set").Dot("Close").Call()))
 
+	writeSpec(f)
 	attends := false
 	for _, kind := range spec.AllKinds {
 		for _, k := range m.Kernels {
@@ -272,46 +273,56 @@ func writeSet(f *File, s spec.Spec, m abi.Manifest) {
 	}
 }
 
+// writeForward writes a method that does what the set's does.
+func writeForward(f *File, name, about string, parameters, results []Code, arguments ...Code) {
+	f.Comment(doc(about + " See [kernel.Set." + name + "]."))
+	f.Func().Params(Id("k").Op("*").Id("Kernels")).Id(name).Params(parameters...).Params(results...).
+		Block(Return(Id("k").Dot("set").Dot(name).Call(arguments...)))
+}
+
+func kindParameter() Code { return Id("kind").Qual(abiPackage, "Kind") }
+
+// writeSpec writes what tells who is given the kernels which they are.
+func writeSpec(f *File) {
+	writeForward(f, "Spec", "Spec is the constants of the spec.", nil, []Code{Qual(kernelPackage, "Spec")})
+	writeForward(f, "SpecDigest", "SpecDigest is the identity of the spec.", nil, []Code{String()})
+	writeForward(f, "Artifact", "Artifact is the kernel of a kind that launches use.",
+		[]Code{kindParameter()}, []Code{Qual(kernelPackage, "Artifact"), Bool()}, Id("kind"))
+}
+
 // writeTile writes what a schedule asks of an attending kernel.
 func writeTile(f *File) {
-	method := func(name, about string, results ...Code) {
-		f.Comment(doc(about + " See [kernel.Set." + name + "]."))
-		f.Func().Params(Id("k").Op("*").Id("Kernels")).Id(name).Params(Id("kind").Qual(abiPackage, "Kind")).Params(results...).
-			Block(Return(Id("k").Dot("set").Dot(name).Call(Id("kind"))))
-	}
-	method("Tile", "Tile is the rows and the keys of a tile of an attending kernel; 0 where there is none.", List(Id("rows"), Id("keys")).Int())
-	method("Blocks", "Blocks is how many blocks of an attending kernel the device runs at a time, about.", Int())
+	writeForward(f, "Tile", "Tile is the rows and the keys of a tile of an attending kernel; 0 where there is none.",
+		[]Code{kindParameter()}, []Code{List(Id("rows"), Id("keys")).Int()}, Id("kind"))
+	writeForward(f, "Blocks", "Blocks is how many blocks of an attending kernel the device runs at a time, about.",
+		[]Code{kindParameter()}, []Code{Int()}, Id("kind"))
+}
+
+// cacheParameters are caches, and their sizes.
+func cacheParameters() []Code {
+	return []Code{List(Id("keys"), Id("values")).Qual(abiPackage, "DevicePtr"), List(Id("pages"), Id("kvHeads")).Int()}
 }
 
 func writeMapCache(f *File) {
-	f.Comment(doc("MapCache makes what launches of an attending kind take as KMap and VMap, for caches of that many pages " +
-		"and KV heads. Kernels of family sm80 take none: their maps are null. See [kernel.Set.MapCache]."))
-	f.Func().Params(Id("k").Op("*").Id("Kernels")).Id("MapCache").
-		Params(Id("kind").Qual(abiPackage, "Kind"), List(Id("keys"), Id("values")).Qual(abiPackage, "DevicePtr"), List(Id("pages"), Id("kvHeads")).Int()).
-		Params(Op("*").Qual(kernelPackage, "CacheMaps"), Error()).Block(
-		Return(Id("k").Dot("set").Dot("MapCache").Call(Id("kind"), Id("keys"), Id("values"), Id("pages"), Id("kvHeads"))),
-	)
+	writeForward(f, "MapCache", "MapCache makes what launches of an attending kind take as KMap and VMap, for caches of that many pages "+
+		"and KV heads. Kernels of family sm80 take none: their maps are null.",
+		append([]Code{kindParameter()}, cacheParameters()...), []Code{Op("*").Qual(kernelPackage, "CacheMaps"), Error()},
+		Id("kind"), Id("keys"), Id("values"), Id("pages"), Id("kvHeads"))
 }
 
 // writeChoice writes what launches the kernel that suits a sequence's lengths.
 func writeChoice(f *File) {
-	kind := Id("kind").Qual(abiPackage, "Kind")
 	choice := Qual(kernelPackage, "Choice")
-	method := func(name, about string, parameters, results []Code, arguments ...Code) {
-		f.Comment(doc(about + " See [kernel.Set." + name + "]."))
-		f.Func().Params(Id("k").Op("*").Id("Kernels")).Id(name).Params(parameters...).Params(results...).
-			Block(Return(Id("k").Dot("set").Dot(name).Call(arguments...)))
-	}
-	method("Choose", "Choose is the kernel for a sequence of so many query tokens and tokens of KV, by what was measured on the device's model, or else by the cost model.",
-		[]Code{kind, List(Id("query"), Id("keys")).Int()}, []Code{choice}, Id("kind"), Id("query"), Id("keys"))
-	method("Choices", "Choices are all that Choose gives for a kind.",
-		[]Code{kind}, []Code{Index().Add(choice)}, Id("kind"))
-	method("Attend", "Attend launches the kernel of a choice; the methods of one kind launch its default.",
+	writeForward(f, "Choose", "Choose is the kernel for a sequence of so many query tokens and tokens of KV, by what was measured on the device's model, or else by the cost model.",
+		[]Code{kindParameter(), List(Id("query"), Id("keys")).Int()}, []Code{choice}, Id("kind"), Id("query"), Id("keys"))
+	writeForward(f, "Choices", "Choices are all that Choose gives for a kind.",
+		[]Code{kindParameter()}, []Code{Index().Add(choice)}, Id("kind"))
+	writeForward(f, "Attend", "Attend launches the kernel of a choice; the methods of one kind launch its default.",
 		[]Code{Id("stream").Qual(cudaPackage, "Stream"), Id("c").Add(choice), Id("p").Qual(abiPackage, "AttendParams")}, []Code{Error()},
 		Id("stream"), Id("c"), Id("p"))
-	method("MapChoice", "MapChoice is MapCache for the kernel of a choice.",
-		[]Code{Id("c").Add(choice), List(Id("keys"), Id("values")).Qual(abiPackage, "DevicePtr"), List(Id("pages"), Id("kvHeads")).Int()},
-		[]Code{Op("*").Qual(kernelPackage, "CacheMaps"), Error()}, Id("c"), Id("keys"), Id("values"), Id("pages"), Id("kvHeads"))
+	writeForward(f, "MapChoice", "MapChoice is MapCache for the kernel of a choice.",
+		append([]Code{Id("c").Add(choice)}, cacheParameters()...), []Code{Op("*").Qual(kernelPackage, "CacheMaps"), Error()},
+		Id("c"), Id("keys"), Id("values"), Id("pages"), Id("kvHeads"))
 }
 
 func writeMethod(f *File, s spec.Spec, kind spec.Kind) {

@@ -372,6 +372,22 @@ func (k *Kernels) Close() error {
 	return k.set.Close()
 }
 
+// Spec is the constants of the spec. See [kernel.Set.Spec].
+func (k *Kernels) Spec() kernel.Spec {
+	return k.set.Spec()
+}
+
+// SpecDigest is the identity of the spec. See [kernel.Set.SpecDigest].
+func (k *Kernels) SpecDigest() string {
+	return k.set.SpecDigest()
+}
+
+// Artifact is the kernel of a kind that launches use. See
+// [kernel.Set.Artifact].
+func (k *Kernels) Artifact(kind abi.Kind) (kernel.Artifact, bool) {
+	return k.set.Artifact(kind)
+}
+
 // Append writes new tokens' K, rotated as the encoding says, and V to their
 // pages:
 //

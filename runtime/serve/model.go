@@ -13,12 +13,12 @@ import (
 )
 
 // Kernels launches one spec's kernels: a *kernel.Set on a GPU or on the
-// emulator, a *cpu.Kernels without either. A generated package's *Kernels does too, but
-// can't tell New which spec it is of: better its Bundle, opened by kernel.Open. Of other implementations an engine also uses
-// these methods of *kernel.Set where they have them: SharedDecode; Choose, Choices, Attend and
-// MapChoice; MapCache; Blocks, without which a device is taken to run one block a
-// multiprocessor; Spec and SpecDigest, to which New holds the Model; and Artifact, by which
-// New finds kinds that are missing. Wrap a *kernel.Set by embedding it, so that it keeps them.
+// emulator, a generated package's *Kernels, which has its methods, or a *cpu.Kernels without
+// either. Of other implementations an engine also uses these methods of *kernel.Set where they
+// have them: SharedDecode; Choose, Choices, Attend and MapChoice; MapCache; Blocks, without which
+// a device is taken to run one block a multiprocessor; Spec and SpecDigest, to which New holds
+// the Model; and Artifact, by which New finds kinds that are missing. Wrap a *kernel.Set by
+// embedding it, so that it keeps them.
 type Kernels interface {
 	Append(s cuda.Stream, p abi.AppendParams) error
 	Prefill(s cuda.Stream, p abi.AttendParams) error

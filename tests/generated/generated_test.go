@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/kgen-project/kgen/gen/emulate"
@@ -22,6 +24,37 @@ import (
 	"github.com/kgen-project/kgen/runtime/schedule"
 	"github.com/kgen-project/kgen/tests/oracle"
 )
+
+// TestKernelsHaveTheMethodsOfASet: who wants more of kernels than their launches, as an engine
+// does, asks for methods that they may or may not have.
+func TestKernelsHaveTheMethodsOfASet(t *testing.T) {
+	set := reflect.TypeFor[*kernel.Set]()
+	for _, kernels := range []reflect.Type{reflect.TypeFor[*llama2_7b.Kernels](), reflect.TypeFor[*llama3.Kernels](), reflect.TypeFor[*smollm2_135m.Kernels]()} {
+		for i := range set.NumMethod() {
+			want := set.Method(i)
+			got, ok := kernels.MethodByName(want.Name)
+			if !ok {
+				t.Errorf("%v has no %s", kernels, want.Name)
+				continue
+			}
+			if !slices.Equal(signature(got.Type), signature(want.Type)) {
+				t.Errorf("%v.%s is %v, want %v", kernels, want.Name, got.Type, want.Type)
+			}
+		}
+	}
+}
+
+// signature is the types of a method's parameters, behind the receiver, and of its results.
+func signature(method reflect.Type) (types []reflect.Type) {
+	for i := 1; i < method.NumIn(); i++ {
+		types = append(types, method.In(i))
+	}
+	types = append(types, nil)
+	for i := range method.NumOut() {
+		types = append(types, method.Out(i))
+	}
+	return types
+}
 
 // TestManifests holds the committed folders to what they say of themselves, and
 // every kernel to no spill and no local memory.

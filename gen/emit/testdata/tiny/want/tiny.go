@@ -178,6 +178,22 @@ func (k *Kernels) Close() error {
 	return k.set.Close()
 }
 
+// Spec is the constants of the spec. See [kernel.Set.Spec].
+func (k *Kernels) Spec() kernel.Spec {
+	return k.set.Spec()
+}
+
+// SpecDigest is the identity of the spec. See [kernel.Set.SpecDigest].
+func (k *Kernels) SpecDigest() string {
+	return k.set.SpecDigest()
+}
+
+// Artifact is the kernel of a kind that launches use. See
+// [kernel.Set.Artifact].
+func (k *Kernels) Artifact(kind abi.Kind) (kernel.Artifact, bool) {
+	return k.set.Artifact(kind)
+}
+
 // Prefill attends from many query tokens; its tile suits a chunk that is
 // encoded alone:
 //
