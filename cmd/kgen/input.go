@@ -87,6 +87,9 @@ func (a *app) readSpec(path string) (spec.Spec, error) {
 // cacheDir is the folder of everything that kgen keeps on this machine.
 func (a *app) cacheDir() (string, error) {
 	if dir := a.getenv("KGEN_CACHE_DIR"); dir != "" {
+		if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+			return "", fmt.Errorf("no folder for the cache: KGEN_CACHE_DIR is %s, which is a file; set it to a folder", dir)
+		}
 		return filepath.Abs(dir)
 	}
 	dir, err := os.UserCacheDir()
