@@ -35,7 +35,7 @@ type Cache struct {
 	slots     []int32 // free numbers of entries
 	numbered  int32   // entries have numbers below it
 	serial    uint64  // of the last residence
-	numbers   uint64  // of layouts and of own tokens' pages so far
+	numbers   uint64  // so far: see newNumber
 	evictable int     // pages that eviction could free
 	pinned    int
 	sequences int

@@ -108,7 +108,8 @@ func (c *Cache) resolve(placements []Placement, next, own int) (segments []segme
 	return segments, int32(own), nil
 }
 
-// newNumber is one that nothing had: of a layout, or of own tokens' pages.
+// newNumber is one that nothing had: of a layout, of own tokens' pages, or of a layout's place in
+// a table.
 func (c *Cache) newNumber() uint64 {
 	c.numbers++
 	return c.numbers

@@ -25,7 +25,7 @@ func (r *run) restart() error {
 	if r.cache, err = r.newCache(); err != nil {
 		return err
 	}
-	r.table, r.placed = kvcache.Table{}, map[uint64]string{}
+	r.table = kvcache.Table{}
 	old := *r.model
 	n, err := r.cache.Load(context.Background(), &file)
 	if errors.Is(err, kvcache.ErrNoPages) {
@@ -195,7 +195,7 @@ func (r *run) extendNone(table *kvcache.Table) ([]kvcache.Extended, error) {
 }
 
 // layout says whether all sequences that had the layout hold the same, and all that had the
-// place in the run's table the same pages.
+// place, in whatever table, the same pages.
 func (r *run) layout(s *sequence, of *kvcache.Extended) error {
 	held := ""
 	for _, g := range s.segments {
@@ -225,6 +225,9 @@ func (r *run) sameTable(segments [][]schedule.Segment) error {
 	}
 	var want [][]schedule.Segment
 	for i := range of {
+		if err := r.layout(r.sequences[i], &of[i]); err != nil {
+			return err
+		}
 		want = append(want, of[i].Segments)
 	}
 	if r.table.Number != r.copied.number+1 {

@@ -34,7 +34,7 @@ type run struct {
 		pages  []int32
 	} // the table's, of which each step copies what has changed
 	layouts   map[uint64]string // what sequences of a layout hold
-	placed    map[uint64]string // and where those of table that have a place
+	placed    map[uint64]string // and with which pages those of a place stand
 	token     int32             // the last own token that was written
 	refused   int               // operations that were out of pages
 	restarts  int

@@ -32,7 +32,6 @@ type Table struct {
 	follows   bool // the chunks so far are those that so many sequences of the step before had met
 	mixed     bool // there are other pages between those of chunks, which none can follow
 	own       int  // where own tokens' pages begin
-	placed    uint64
 }
 
 // tableChunk is a residence of an entry in a table.
@@ -177,8 +176,7 @@ func (t *Table) extend(slots []int32, x *Extension, i int) ([]int32, error) {
 	if known && to.Layout == s.layout {
 		t.Chunks, t.Pages = to.chunks, t.Pages[:to.pages]
 	} else {
-		t.placed++
-		to.Layout, to.Placed, to.Segments = s.layout, t.placed, t.add(to.Segments[:0], s)
+		to.Layout, to.Placed, to.Segments = s.layout, s.cache.newNumber(), t.add(to.Segments[:0], s)
 		t.follows = t.follows && known && t.Chunks == to.chunks
 		to.chunks, to.pages = t.Chunks, len(t.Pages)
 	}

@@ -44,7 +44,7 @@ type Sequence struct {
 	// last segment to be own tokens.
 	Layout uint64
 	// Placed names the pages of what the sequence holds too, or is 0: sequences of one
-	// Placed, of one table, have one Layout and their chunks the same pages.
+	// Placed, in whatever step they are, have one Layout and their chunks the same Page.
 	Placed uint64
 }
 
