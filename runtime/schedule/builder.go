@@ -181,10 +181,10 @@ func (b *Builder) place(most int32, sorted bool, scratch int32) {
 		shift, step = bits.Len32(uint32(most)/sortBuckets), -1
 		b.fillBuckets(most, shift)
 	}
-	keys, parts, run := b.keys, b.parts.all, int32(0)
+	all, buckets, keys, parts, run := b.items, &b.buckets, b.keys, b.parts.all, int32(0)
 	for j := range b.tiles {
 		t := &b.tiles[j]
-		items := t.items()
+		items, perItem, of := t.items(), t.perItem, parts[:t.parts]
 		slot, stride, more := b.slotBegin[t.begin]+t.shared, items+t.shared, int32(1)
 		if stride == 1 {
 			slot, stride, more = abi.Final, 0, 0
@@ -192,13 +192,13 @@ func (b *Builder) place(most int32, sorted bool, scratch int32) {
 		begin, count, index := t.begin, t.count, t.index
 		first, next := run, int32(0) // the item's first run, and its first part
 		for _, k := range keys[:items] {
-			bucket := &b.buckets[(most-k)>>(shift&31)]
-			at := *bucket
-			*bucket += step
-			n := min(t.perItem, t.parts-next)
+			bucket := uint32(most-k) >> (shift & 31)
+			at := buckets[bucket]
+			buckets[bucket] = at + step
+			n := min(perItem, int32(len(of))-next)
 			next += n
-			end := first + parts[next-1].end
-			item := &b.items[at]
+			end := first + of[next-1].end
+			item := &all[at]
 			item.QBegin, item.QCount, item.QIndex, item.RunBegin, item.RunEnd = begin, count, index, run, end
 			item.Slot, item.SlotStride, item.Scratch = slot, stride, 0
 			if n > 1 {
@@ -208,7 +208,7 @@ func (b *Builder) place(most int32, sorted bool, scratch int32) {
 			slot += more
 			run = end
 		}
-		keys, parts = keys[items:], parts[t.parts:]
+		keys, parts = keys[items:], parts[len(of):]
 	}
 }
 
