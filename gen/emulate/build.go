@@ -37,7 +37,8 @@ var commonFlags = []string{"-std=c++17", "-ffp-contract=off", "-fno-strict-alias
 var (
 	hostFlags = append([]string{"-O3", "-rdynamic", "-U_FORTIFY_SOURCE"}, commonFlags...)
 	// Most of a kernel's time is in the host, so a higher level only compiles longer.
-	kernelFlags = append([]string{"-O1", "-g1", "-shared", "-fPIC", "-fno-math-errno", "-fstack-clash-protection", "-DKGEN_EMULATOR", "-include", "emulator.hpp"}, commonFlags...)
+	// Kernels use nothing of the C++ library, which takes the linker a while to read.
+	kernelFlags = append([]string{"-O1", "-g1", "-shared", "-fPIC", "-fno-math-errno", "-fstack-clash-protection", "-DKGEN_EMULATOR", "-include", "emulator.hpp", "-nodefaultlibs"}, commonFlags...)
 )
 
 // checks are flags that make a kernel's mistakes show, in order of preference:
@@ -155,7 +156,7 @@ func (b build) kernel(ctx context.Context, name string, source []byte) (string, 
 	}
 	key := sha256.Sum256(unit.Bytes())
 	suffix := "-" + hex.EncodeToString(key[:])[:32] + ".so"
-	return b.compile(ctx, "kernel", kernelFlags, unit.Bytes(), suffix, append(b.checks(), "-x", "c++", "-")...)
+	return b.compile(ctx, "kernel", kernelFlags, unit.Bytes(), suffix, append(b.checks(), "-x", "c++", "-", "-lm", "-lgcc", "-lc")...)
 }
 
 // knownChecks asks the compiler which of the checks it knows.
