@@ -56,7 +56,13 @@ func emulated(t testing.TB, change func(*spec.Spec)) spec.Spec {
 
 func emulator(t testing.TB, seed uint64) *emulate.Device {
 	t.Helper()
-	d, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cacheDir, Seed: seed})
+	return openEmulator(t, emulate.Options{Seed: seed})
+}
+
+func openEmulator(t testing.TB, o emulate.Options) *emulate.Device {
+	t.Helper()
+	o.CacheDir = cacheDir
+	d, err := emulate.Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,6 +147,7 @@ func TestGeneratedKernelsSM90(t *testing.T) {
 
 // Pages of one block of a tile and of several tiles, and heads that have pages of their own.
 func TestGeneratedKernelsPagesSM90(t *testing.T) {
+	t.Parallel()
 	for _, c := range []spec.Cache{{PageSize: 8, Layout: spec.HND}, {PageSize: 256, Layout: spec.HND}, {PageSize: 256, Layout: spec.NHD}} {
 		t.Run(fmt.Sprintf("%s %d", c.Layout, c.PageSize), func(t *testing.T) {
 			t.Parallel()
@@ -189,6 +196,7 @@ func TestGeneratedKernelsThreeWarpgroups(t *testing.T) {
 
 // Queries that are aligned once an item, by a tile with a warpgroup more.
 func TestGeneratedKernelsAlignedQueries(t *testing.T) {
+	t.Parallel()
 	masks := spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true}
 	tile := spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}
 	for _, c := range []struct {
@@ -242,6 +250,7 @@ func TestGeneratedKernelsAlignedQueries(t *testing.T) {
 // Items that two blocks share: with pages smaller and larger than a block's share of a tile,
 // with groups that leave rows of a block unused, and with queries rotated in each way.
 func TestGeneratedKernelsClusters(t *testing.T) {
+	t.Parallel()
 	windowed := spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true}
 	for _, c := range []struct {
 		group, headDim int
@@ -286,6 +295,7 @@ func TestGeneratedKernelsClusters(t *testing.T) {
 // Raw keys with more units than a rotator has and with fewer than rotators, some that are not
 // rotated, as fp16 by a warpgroup and by three warps, and in fp32.
 func TestGeneratedKernelsRawKeys(t *testing.T) {
+	t.Parallel()
 	masks := spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true}
 	for _, c := range []struct {
 		dtype              spec.DType
@@ -341,6 +351,7 @@ func TestGeneratedKernelsRawKeys(t *testing.T) {
 
 // The widest heads, which have tiles of their own.
 func TestGeneratedKernelsHeadDim256(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		target   spec.Target
 		encoding spec.Encoding
