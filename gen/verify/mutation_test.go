@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kgen-project/kgen/gen/emulate"
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
@@ -378,7 +377,7 @@ func mustBeFound(t *testing.T, seed uint64, mutations []mutation, change func(*s
 				}
 			})
 			o := Options{Kinds: []spec.Kind{g.kind}, Encodings: []spec.Encoding{g.encoding}, Cases: 8, Seed: seed}
-			dev := openEmulator(t, emulate.Options{Seed: 1, Unoptimized: true}) // most mistakes show in the first case
+			dev := unoptimized(t, 1) // most mistakes show in the first case
 			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), o)
 			if err != nil {
 				t.Fatal(err)
