@@ -244,7 +244,7 @@ func TestRunRefuses(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
 		}
 	}
-	if len(dev.allocations) != 0 {
-		t.Errorf("%d allocations are left", len(dev.allocations))
+	if len(dev.all()) != 0 {
+		t.Errorf("%d allocations are left", len(dev.all()))
 	}
 }
