@@ -4,7 +4,7 @@
 GO     ?= go
 KGEN   := bin/kgen
 SPECS  := specs/llama2_7b.yaml specs/llama3.yaml specs/smollm2_135m.yaml
-RACE   := ./runtime/... ./gen/build ./gen/subprocess ./gen/toolchain
+RACE   := ./runtime/serve ./runtime/... ./gen/build ./gen/subprocess ./gen/toolchain  # the longest first
 CASES  ?= 500
 SOAK   ?= 1h
 

@@ -26,6 +26,7 @@ type build struct {
 	compiler string // its version
 	dir      string
 	headers  string // directory of the emulator's sources, named by their content
+	level    string // flag: how far kernels are optimised
 
 	checks func() []string // flags of the checks that the compiler knows, asked for once
 }
@@ -36,8 +37,8 @@ var commonFlags = []string{"-std=c++17", "-ffp-contract=off", "-fno-strict-alias
 
 var (
 	hostFlags = append([]string{"-O3", "-rdynamic", "-U_FORTIFY_SOURCE"}, commonFlags...)
-	// Most of a kernel's time is in the host, so a higher level only compiles longer.
-	kernelFlags = append([]string{"-O1", "-g1", "-shared", "-fPIC", "-fno-math-errno", "-fstack-clash-protection", "-DKGEN_EMULATOR", "-include", "emulator.hpp"}, commonFlags...)
+	// Kernels use nothing of the C++ library, which takes the linker a while to read.
+	kernelFlags = append([]string{"-g1", "-shared", "-fPIC", "-fno-math-errno", "-fstack-clash-protection", "-DKGEN_EMULATOR", "-include", "emulator.hpp", "-nodefaultlibs"}, commonFlags...)
 )
 
 // checks are flags that make a kernel's mistakes show, in order of preference:
@@ -54,18 +55,18 @@ var checks = [][]string{
 var entryPattern = regexp.MustCompile(`extern\s+"C"\s+__global__\s+(?:__launch_bounds__\s*\(((?:[^()]|\([^()]*\))*)\)\s*)?` +
 	`void\s+(?:__cluster_dims__\s*\(((?:[^()]|\([^()]*\))*)\)\s*)?(?:__launch_bounds__\s*\(((?:[^()]|\([^()]*\))*)\)\s*)?([A-Za-z_]\w*)\s*\(`)
 
-func newBuild(ctx context.Context, cxx, dir string) (build, error) {
+func newBuild(ctx context.Context, o Options) (build, error) {
 	if err := supported(); err != nil {
 		return build{}, err
 	}
-	if dir == "" {
+	if o.CacheDir == "" {
 		return build{}, errors.New("Options.CacheDir is empty: name a directory for compiled kernels")
 	}
-	dir, err := filepath.Abs(dir)
+	dir, err := filepath.Abs(o.CacheDir)
 	if err != nil {
 		return build{}, err
 	}
-	path, err := findCompiler(cxx)
+	path, err := findCompiler(o.CXX)
 	if err != nil {
 		return build{}, err
 	}
@@ -74,7 +75,10 @@ func newBuild(ctx context.Context, cxx, dir string) (build, error) {
 		return build{}, fmt.Errorf("ask %s for its version: %w", path, err)
 	}
 	first, _, _ := strings.Cut(string(version), "\n")
-	b := build{cxx: path, compiler: first, dir: dir}
+	b := build{cxx: path, compiler: first, dir: dir, level: "-O1"} // most of a kernel's time is in the host: more only compiles longer
+	if o.Unoptimized {
+		b.level = "-O0"
+	}
 	if b.headers, err = b.writeHeaders(); err != nil {
 		return build{}, fmt.Errorf("write the emulator's sources: %w", err)
 	}
@@ -155,7 +159,7 @@ func (b build) kernel(ctx context.Context, name string, source []byte) (string, 
 	}
 	key := sha256.Sum256(unit.Bytes())
 	suffix := "-" + hex.EncodeToString(key[:])[:32] + ".so"
-	return b.compile(ctx, "kernel", kernelFlags, unit.Bytes(), suffix, append(b.checks(), "-x", "c++", "-")...)
+	return b.compile(ctx, "kernel", append([]string{b.level}, kernelFlags...), unit.Bytes(), suffix, append(b.checks(), "-x", "c++", "-", "-lm", "-lgcc", "-lc")...)
 }
 
 // knownChecks asks the compiler which of the checks it knows.

@@ -28,6 +28,10 @@ type Options struct {
 	Seed        uint64        // of the order of threads, warps and blocks; each launch draws its own from it
 	LaunchLimit time.Duration // processor time of one launch; 0: five minutes
 
+	// Unoptimized kernels compile in half the time and run several times slower: for many
+	// kernels that are launched a few times each.
+	Unoptimized bool
+
 	// Compute capability that Info gives. 0.0 is 9.0: the emulator runs every
 	// family's kernels.
 	Major, Minor int
@@ -65,7 +69,7 @@ var _ cuda.TensorMapper = (*Device)(nil)
 // Open builds the emulator's process where the cache does not have it, and
 // starts it. The process is killed when ctx ends.
 func Open(ctx context.Context, o Options) (*Device, error) {
-	b, err := newBuild(ctx, o.CXX, o.CacheDir)
+	b, err := newBuild(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("emulate: %w", err)
 	}

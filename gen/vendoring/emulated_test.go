@@ -49,7 +49,7 @@ func TestOnEmulator(t *testing.T) {
 	for _, test := range tests {
 		for _, lang := range test.langs {
 			t.Run(fmt.Sprintf("%s/%s/%d.%d%s", lang, test.name, test.major, test.minor, test.gpu), func(t *testing.T) {
-				dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cache, Seed: 1, Major: test.major, Minor: test.minor})
+				dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cache, Unoptimized: true, Seed: 1, Major: test.major, Minor: test.minor})
 				if err != nil {
 					t.Skip(err)
 				}

@@ -35,6 +35,7 @@ func onCPU(t *testing.T, s spec.Spec, cases, work int) {
 }
 
 func TestCPUOnShippedSpecs(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("../../specs/*.yaml")
 	if err != nil || len(files) < 3 {
 		t.Fatalf("%d specs, %v", len(files), err)
@@ -56,6 +57,7 @@ func TestCPUOnShippedSpecs(t *testing.T) {
 
 // Specs that the generator may refuse are good here.
 func TestCPUOnOddSpecs(t *testing.T) {
+	t.Parallel()
 	partial := func(s *spec.Spec) {
 		s.Rope.RotaryDim, s.Rope.Frequencies, s.Rope.AttentionFactor = 8, s.Rope.Frequencies[:4], 1.3
 	}

@@ -56,7 +56,20 @@ func emulated(t testing.TB, change func(*spec.Spec)) spec.Spec {
 
 func emulator(t testing.TB, seed uint64) *emulate.Device {
 	t.Helper()
-	d, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cacheDir, Seed: seed})
+	return openEmulator(t, emulate.Options{Seed: seed})
+}
+
+// unoptimized is an emulator for a few cases of many kernels, which take longer to compile
+// than to run.
+func unoptimized(t testing.TB, seed uint64) *emulate.Device {
+	t.Helper()
+	return openEmulator(t, emulate.Options{Seed: seed, Unoptimized: true})
+}
+
+func openEmulator(t testing.TB, o emulate.Options) *emulate.Device {
+	t.Helper()
+	o.CacheDir = cacheDir
+	d, err := emulate.Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,10 +154,11 @@ func TestGeneratedKernelsSM90(t *testing.T) {
 
 // Pages of one block of a tile and of several tiles, and heads that have pages of their own.
 func TestGeneratedKernelsPagesSM90(t *testing.T) {
+	t.Parallel()
 	for _, c := range []spec.Cache{{PageSize: 8, Layout: spec.HND}, {PageSize: 256, Layout: spec.HND}, {PageSize: 256, Layout: spec.NHD}} {
 		t.Run(fmt.Sprintf("%s %d", c.Layout, c.PageSize), func(t *testing.T) {
 			t.Parallel()
-			dev := emulator(t, 5)
+			dev := unoptimized(t, 5)
 			s := emulated(t, func(s *spec.Spec) {
 				s.Model.HeadDim = 128 // of two blocks, where values have one
 				s.Cache.PageSize, s.Cache.Layout = c.PageSize, c.Layout
@@ -170,7 +184,7 @@ func TestGeneratedKernelsPagesSM90(t *testing.T) {
 // Prefill by three warpgroups, which raw keys have not.
 func TestGeneratedKernelsThreeWarpgroups(t *testing.T) {
 	t.Parallel()
-	dev := emulator(t, 4)
+	dev := unoptimized(t, 4)
 	s := emulated(t, func(s *spec.Spec) { s.Targets = []spec.Target{"sm_90a"} })
 	p, err := plan.Choose(s, spec.Prefill, "sm_90a")
 	if err != nil || p.Rows != 192 {
@@ -189,6 +203,7 @@ func TestGeneratedKernelsThreeWarpgroups(t *testing.T) {
 
 // Queries that are aligned once an item, by a tile with a warpgroup more.
 func TestGeneratedKernelsAlignedQueries(t *testing.T) {
+	t.Parallel()
 	masks := spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true}
 	tile := spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}
 	for _, c := range []struct {
@@ -210,7 +225,7 @@ func TestGeneratedKernelsAlignedQueries(t *testing.T) {
 		name := fmt.Sprintf("groups of %d, %d of %d dimensions, %s, %d keys, %d stages, masks %v", c.group, c.rotaryDim, c.headDim, c.pairing, c.tile.Keys, c.tile.Stages, c.masks.Window > 0)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dev := emulator(t, 6)
+			dev := unoptimized(t, 6)
 			s := emulated(t, func(s *spec.Spec) {
 				s.Model.QueryHeads, s.Model.HeadDim, s.Model.VHeadDim = c.group*s.Model.KVHeads, c.headDim, c.headDim
 				rule := rope.Rule{Type: rope.Default, Pairing: c.pairing, Theta: 10000, RotaryDim: c.rotaryDim, MaxPosition: 1 << 20}
@@ -242,6 +257,7 @@ func TestGeneratedKernelsAlignedQueries(t *testing.T) {
 // Items that two blocks share: with pages smaller and larger than a block's share of a tile,
 // with groups that leave rows of a block unused, and with queries rotated in each way.
 func TestGeneratedKernelsClusters(t *testing.T) {
+	t.Parallel()
 	windowed := spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true}
 	for _, c := range []struct {
 		group, headDim int
@@ -257,7 +273,7 @@ func TestGeneratedKernelsClusters(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("groups of %d, %s pages of %d, %d warps", c.group, c.cache.Layout, c.cache.PageSize, c.tile.Warps), func(t *testing.T) {
 			t.Parallel()
-			dev := emulator(t, 8)
+			dev := unoptimized(t, 8)
 			s := emulated(t, func(s *spec.Spec) {
 				s.Model.QueryHeads, s.Model.HeadDim, s.Model.VHeadDim = c.group*s.Model.KVHeads, c.headDim, c.headDim
 				s.Rope = rotaryOf(c.headDim)
@@ -286,6 +302,7 @@ func TestGeneratedKernelsClusters(t *testing.T) {
 // Raw keys with more units than a rotator has and with fewer than rotators, some that are not
 // rotated, as fp16 by a warpgroup and by three warps, and in fp32.
 func TestGeneratedKernelsRawKeys(t *testing.T) {
+	t.Parallel()
 	masks := spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true}
 	for _, c := range []struct {
 		dtype              spec.DType
@@ -302,7 +319,7 @@ func TestGeneratedKernelsRawKeys(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s, %d of %d dimensions, %s, %d rotators", c.dtype, c.rotaryDim, c.headDim, c.pairing, c.rotators), func(t *testing.T) {
 			t.Parallel()
-			dev := emulator(t, 7)
+			dev := unoptimized(t, 7)
 			s := emulated(t, func(s *spec.Spec) {
 				s.Model.DType, s.Model.HeadDim, s.Model.VHeadDim = c.dtype, c.headDim, c.headDim
 				s.Rope = rotaryOf(c.rotaryDim)
@@ -341,6 +358,7 @@ func TestGeneratedKernelsRawKeys(t *testing.T) {
 
 // The widest heads, which have tiles of their own.
 func TestGeneratedKernelsHeadDim256(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		target   spec.Target
 		encoding spec.Encoding
@@ -349,7 +367,7 @@ func TestGeneratedKernelsHeadDim256(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s %s", c.target, c.encoding), func(t *testing.T) {
 			t.Parallel()
-			dev := emulator(t, 3)
+			dev := unoptimized(t, 3)
 			s := emulated(t, func(s *spec.Spec) {
 				s.Model.HeadDim, s.Model.VHeadDim, s.Model.QueryHeads = 256, 256, 4
 				s.Scale = 1. / 16

@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kgen-project/kgen/runtime/abi"
@@ -16,9 +18,10 @@ import (
 // hostDevice is a cuda.Device in host memory. It loads no code: the kernels of
 // a test are Go functions over its memory.
 type hostDevice struct {
-	mu          sync.RWMutex
-	allocations []allocation // by address
-	next        abi.DevicePtr
+	allocations atomic.Pointer[[]allocation] // by address; what it points to does not change: each access reads it
+
+	mu   sync.Mutex // of those that allocate and free
+	next abi.DevicePtr
 }
 
 type allocation struct {
@@ -36,31 +39,39 @@ func (d *hostDevice) Alloc(bytes int64) (abi.DevicePtr, error) {
 	d.next = (d.next + 1<<20) &^ 255
 	base := d.next
 	d.next += abi.DevicePtr(bytes)
-	d.allocations = append(d.allocations, allocation{base, make([]byte, bytes)})
+	all := append(slices.Clone(d.all()), allocation{base, make([]byte, bytes)})
+	d.allocations.Store(&all)
 	return base, nil
 }
 
 func (d *hostDevice) Free(p abi.DevicePtr) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i, a := range d.allocations {
+	for i, a := range d.all() {
 		if a.base == p {
-			d.allocations = append(d.allocations[:i:i], d.allocations[i+1:]...)
+			rest := slices.Delete(slices.Clone(d.all()), i, i+1)
+			d.allocations.Store(&rest)
 			return nil
 		}
 	}
 	return fmt.Errorf("free %#x: no such allocation", p)
 }
 
+func (d *hostDevice) all() []allocation {
+	if p := d.allocations.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
 // bytes is the memory from p on, n bytes. It panics outside an allocation.
 func (d *hostDevice) bytes(p abi.DevicePtr, n int) []byte {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	i := sort.Search(len(d.allocations), func(i int) bool { return d.allocations[i].base > p }) - 1
-	if i < 0 || p+abi.DevicePtr(n) > d.allocations[i].base+abi.DevicePtr(len(d.allocations[i].data)) {
+	all := d.all()
+	i := sort.Search(len(all), func(i int) bool { return all[i].base > p }) - 1
+	if i < 0 || p+abi.DevicePtr(n) > all[i].base+abi.DevicePtr(len(all[i].data)) {
 		panic(fmt.Sprintf("access to %d bytes at %#x", n, p))
 	}
-	return d.allocations[i].data[p-d.allocations[i].base:][:n]
+	return all[i].data[p-all[i].base:][:n]
 }
 
 func (d *hostDevice) Upload(dst abi.DevicePtr, src []byte) error {

@@ -317,9 +317,13 @@ func clusters(s *spec.Spec) {
 
 // Each mistake in a kernel's source is found on the emulator, by cases that the
 // source passes as it is.
-func TestMutationsAreFound(t *testing.T) { mustBeFound(t, 4, mutations, func(*spec.Spec) {}) }
+func TestMutationsAreFound(t *testing.T) {
+	t.Parallel()
+	mustBeFound(t, 4, mutations, func(*spec.Spec) {})
+}
 
 func TestMutationsSM90AreFound(t *testing.T) {
+	t.Parallel()
 	t.Run("usual tiles", func(t *testing.T) {
 		t.Parallel()
 		mustBeFound(t, 10, mutationsSM90, sm90)
@@ -373,7 +377,7 @@ func mustBeFound(t *testing.T, seed uint64, mutations []mutation, change func(*s
 				}
 			})
 			o := Options{Kinds: []spec.Kind{g.kind}, Encodings: []spec.Encoding{g.encoding}, Cases: 8, Seed: seed}
-			dev := emulator(t, 1)
+			dev := unoptimized(t, 1) // most mistakes show in the first case
 			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), o)
 			if err != nil {
 				t.Fatal(err)

@@ -65,6 +65,7 @@ func provider(dev *hostDevice, f fault) verify.Provider {
 }
 
 func TestRightKernelsPass(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		change func(*spec.Spec)
@@ -107,6 +108,7 @@ func TestRightKernelsPass(t *testing.T) {
 
 // Every fault is found, in the kinds that it breaks.
 func TestFaultsAreFound(t *testing.T) {
+	t.Parallel()
 	masks := func(s *spec.Spec) {
 		s.Masks = spec.Masks{Causal: true, Window: 20, SinkTokens: 4, SinkLogits: true, SoftCap: 3}
 	}
@@ -165,6 +167,7 @@ func TestFaultsAreFound(t *testing.T) {
 // A segment kernel that is only less exact than baked passes case by case, and
 // fails by the pooled ratio.
 func TestCoarseKernelFailsAgainstBaked(t *testing.T) {
+	t.Parallel()
 	dev := &hostDevice{}
 	mixed := func(ctx context.Context, s spec.Spec) (verify.Kernels, error) {
 		if s.Cache.Encoding == spec.Baked {
@@ -182,6 +185,7 @@ func TestCoarseKernelFailsAgainstBaked(t *testing.T) {
 }
 
 func TestCaseRunsAlone(t *testing.T) {
+	t.Parallel()
 	o := verify.Options{Kinds: []spec.Kind{spec.Extend}, Cases: 8, Seed: 11, Work: 1e5}
 	all := run(t, small(nil), "causal off by one", o)
 	if len(all.Failures) == 0 {
@@ -204,6 +208,7 @@ func TestCaseRunsAlone(t *testing.T) {
 }
 
 func TestReportIsDeterministic(t *testing.T) {
+	t.Parallel()
 	o := verify.Options{Encodings: encodings, Cases: 3, Seed: 5, Work: 1e5}
 	first, second := run(t, small(nil), "", o), run(t, small(nil), "", o)
 	if !reflect.DeepEqual(first, second) {
@@ -239,7 +244,7 @@ func TestRunRefuses(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
 		}
 	}
-	if len(dev.allocations) != 0 {
-		t.Errorf("%d allocations are left", len(dev.allocations))
+	if len(dev.all()) != 0 {
+		t.Errorf("%d allocations are left", len(dev.all()))
 	}
 }

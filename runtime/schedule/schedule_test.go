@@ -2,6 +2,7 @@ package schedule_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -130,7 +131,7 @@ func checkLists(t *testing.T, name string, sequences []schedule.Sequence, o sche
 		}
 	}
 	checkOnce(t, name, runsOf(lists.Items, lists.Runs)...)
-	if !reflect.DeepEqual(got, want) {
+	if !maps.Equal(got, want) {
 		t.Errorf("%s: %d (query, key) pairs are covered, want %d", name, len(got), len(want))
 	}
 	if len(slots) != lists.Slots {

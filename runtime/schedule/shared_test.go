@@ -3,6 +3,7 @@ package schedule_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -187,7 +188,7 @@ func checkShared(t *testing.T, sequences []schedule.Sequence, o schedule.Options
 		t.Errorf("items of %d members, there are %d", members, len(lists.Members))
 	}
 	checkOnce(t, "decode", runsOf(lists.Decode.Items, lists.Decode.Runs)...)
-	if !reflect.DeepEqual(got, want) {
+	if !maps.Equal(got, want) {
 		t.Errorf("%d (query, key) pairs are covered, want %d", len(got), len(want))
 	}
 	if len(slots) != lists.Decode.Slots {

@@ -2,8 +2,8 @@ package serve_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"unsafe"
@@ -228,8 +228,8 @@ func testStepAfterStep(t *testing.T, sharing string, seed uint64) {
 			t.Fatalf("seed %d, step %d: %d lists, want %d", seed, step, len(lists[0]), len(lists[1]))
 		}
 		for i := range lists[0] {
-			if got, want := fmt.Sprint(lists[0][i]), fmt.Sprint(lists[1][i]); got != want {
-				t.Fatalf("seed %d, step %d, list %d: got\n%s, want\n%s", seed, step, i, got, want)
+			if got, want := lists[0][i], lists[1][i]; !reflect.DeepEqual(got, want) {
+				t.Fatalf("seed %d, step %d, list %d: got\n%v, want\n%v", seed, step, i, got, want)
 			}
 		}
 	}

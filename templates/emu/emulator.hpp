@@ -67,7 +67,6 @@
 //   - mma adds its 16 products to d in order in fp32; hardware keeps more bits
 //     inside one product and truncates. exp2 and log2 are those of the C library.
 #pragma once
-#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -270,16 +269,17 @@ inline bool any(bool x, int line = __builtin_LINE()) {
 }
 
 // ---- arithmetic ----
+// Built-ins: most of the time of a small kernel's compilation would go into <math.h>.
 // .ftz: a subnormal becomes a zero of its sign.
 inline float flush(float x) {
   uint32_t u = __float_as_uint(x);
   return (u & 0x7f800000u) == 0 ? __uint_as_float(u & 0x80000000u) : x;
 }
-inline float exp2_approx(float x) { return flush(exp2f(flush(x))); }
-inline float log2_approx(float x) { return flush(log2f(flush(x))); }
+inline float exp2_approx(float x) { return flush(__builtin_exp2f(flush(x))); }
+inline float log2_approx(float x) { return flush(__builtin_log2f(flush(x))); }
 inline float reciprocal_approx(float x) { return flush(1.f / flush(x)); }
-inline float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
-inline float maximum(float a, float b) { return fmaxf(a, b); }
+inline float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline float maximum(float a, float b) { return __builtin_fmaxf(a, b); }
 inline float infinity() { return __builtin_inff(); }
 
 // ---- register pressure ----

@@ -25,6 +25,19 @@ import (
 	"github.com/kgen-project/kgen/tests/oracle"
 )
 
+// cacheDir holds what the emulator compiles; the package's tests share it.
+var cacheDir string
+
+func TestMain(m *testing.M) {
+	var err error
+	if cacheDir, err = os.MkdirTemp("", "generated"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	os.RemoveAll(cacheDir)
+	os.Exit(code)
+}
+
 // TestKernelsHaveTheMethodsOfASet: who wants more of kernels than their launches, as an engine
 // does, asks for methods that they may or may not have.
 func TestKernelsHaveTheMethodsOfASet(t *testing.T) {
@@ -118,7 +131,7 @@ func TestRequest(t *testing.T) {
 	if _, err := exec.LookPath("c++"); err != nil {
 		t.Skip("the emulator needs a C++ compiler")
 	}
-	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: t.TempDir(), Seed: 1, Major: 8})
+	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cacheDir, Seed: 1, Major: 8})
 	if err != nil {
 		t.Fatal(err)
 	}

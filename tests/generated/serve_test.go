@@ -44,7 +44,7 @@ func TestEngine(t *testing.T) {
 		{9, pairs, toy.Llama3(1), 40},
 	} {
 		major, ctx := c.major, t.Context()
-		dev, err := emulate.Open(ctx, emulate.Options{CacheDir: t.TempDir(), Seed: 1, Major: major})
+		dev, err := emulate.Open(ctx, emulate.Options{CacheDir: cacheDir, Seed: 1, Major: major})
 		if err != nil {
 			t.Fatal(err)
 		}

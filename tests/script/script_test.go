@@ -52,6 +52,7 @@ func watch(t *testing.T, dirs ...string) {
 
 func TestScripts(t *testing.T) {
 	toolchain, kgen := installedToolchain(), buildKgen(t)
+	emulator := t.TempDir() // what it compiles: the scripts share it
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
@@ -62,10 +63,13 @@ func TestScripts(t *testing.T) {
 			for _, name := range []string{"CUDA_HOME", "CUDA_PATH", "COMP_LINE"} {
 				e.Setenv(name, "")
 			}
+			if err := os.Mkdir(e.Getenv("KGEN_CACHE_DIR"), 0o755); err != nil {
+				return err
+			}
+			if err := os.Symlink(emulator, filepath.Join(e.Getenv("KGEN_CACHE_DIR"), "emulator")); err != nil {
+				return err
+			}
 			if toolchain != "" {
-				if err := os.Mkdir(e.Getenv("KGEN_CACHE_DIR"), 0o755); err != nil {
-					return err
-				}
 				if err := os.Symlink(toolchain, filepath.Join(e.Getenv("KGEN_CACHE_DIR"), "toolchain")); err != nil {
 					return err
 				}
