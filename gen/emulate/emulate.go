@@ -28,8 +28,8 @@ type Options struct {
 	Seed        uint64        // of the order of threads, warps and blocks; each launch draws its own from it
 	LaunchLimit time.Duration // processor time of one launch; 0: five minutes
 
-	// Unoptimized kernels compile in half the time and run several times slower: for many
-	// kernels that are launched a few times each.
+	// Unoptimized kernels compile in about half the time, and launches take up to twice as
+	// long: for many kernels that are launched a few times each. The checks are the same.
 	Unoptimized bool
 
 	// Compute capability that Info gives. 0.0 is 9.0: the emulator runs every
