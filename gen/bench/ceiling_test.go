@@ -21,11 +21,15 @@ import (
 
 func emulator(t *testing.T) cuda.Device {
 	t.Helper()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
+	cache := os.Getenv("KGEN_CACHE_DIR")
+	if cache == "" {
+		user, err := os.UserCacheDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cache = filepath.Join(user, "kgen")
 	}
-	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: filepath.Join(cache, "kgen", "emulator"), Seed: 3})
+	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: filepath.Join(cache, "emulator"), Seed: 3})
 	if errors.Is(err, exec.ErrNotFound) {
 		t.Skip(err)
 	}
