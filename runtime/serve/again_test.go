@@ -212,16 +212,26 @@ func testStepAfterStep(t *testing.T, sharing string, seed uint64) {
 		if rng.IntN(10) == 0 {
 			more = 1 + rng.IntN(40) // a prompt in the midst
 		}
+		// For some steps, a prompt comes in pieces, some of them in steps of no others.
+		of, alone := step, false
+		if step%12 > 8 {
+			of, more, alone = step/12, 8, rng.IntN(2) == 0
+		}
 		var lists [2][]any
 		for i, l := range engines {
 			if i == 1 {
 				l.step(t, false, serve.Entry{Sequence: other[i], Tokens: 1})
+				l.step(t, false, serve.Entry{Sequence: other[i], Tokens: 8})
 			}
 			var batch []serve.Entry
 			for _, s := range l.sequences {
 				batch = append(batch, serve.Entry{Sequence: s, Tokens: 1})
 			}
-			batch[step%len(batch)].Tokens = more
+			of := of % len(batch)
+			batch[of].Tokens = more
+			if alone {
+				batch = batch[of : of+1]
+			}
 			lists[i] = l.step(t, commit, batch...)
 		}
 		if len(lists[0]) != len(lists[1]) {
