@@ -131,7 +131,8 @@ func (s *Sequence) seal() {
 	s.cache.place(e, s.pages)
 	s.segments = append(s.segments, segment{entry: e, offset: s.offset})
 	s.before += s.tokens
-	s.pages, s.paged, s.tokens = nil, s.cache.newNumber(), 0
+	s.setPages(nil)
+	s.tokens = 0
 }
 
 // unseal undoes the last seal and takes away what came behind it.
@@ -143,7 +144,8 @@ func (s *Sequence) unseal() {
 		g := s.segments[last]
 		s.segments = s.segments[:last]
 		if g.entry.own {
-			s.pages, s.paged, s.tokens, s.offset = slices.Clone(g.entry.pages), s.cache.newNumber(), g.entry.tokens, g.offset
+			s.setPages(slices.Clone(g.entry.pages))
+			s.tokens, s.offset = g.entry.tokens, g.offset
 			s.before -= s.tokens
 			s.cache.pool.retain(s.pages) // forks may hold the entry
 			s.cache.unref(g.entry)

@@ -47,8 +47,11 @@ func (s *Sequence) keep(n int) {
 	}
 	s.cache.unshared -= len(s.pages) - n
 	s.cache.pool.release(s.pages[n:])
-	s.pages, s.paged = s.pages[:n], s.cache.newNumber()
+	s.setPages(s.pages[:n])
 }
+
+// setPages gives own tokens other pages.
+func (s *Sequence) setPages(pages []int32) { s.pages, s.paged = pages, s.cache.newNumber() }
 
 // Tokens is the number of own tokens.
 func (s *Sequence) Tokens() int {
@@ -120,7 +123,7 @@ func (s *Sequence) addPages(need int, shared bool) error {
 		pages = slices.Delete(pages, last, held)
 	}
 	c.unshared += len(pages) - held
-	s.pages, s.paged = pages, c.newNumber()
+	s.setPages(pages)
 	return nil
 }
 

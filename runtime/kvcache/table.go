@@ -153,7 +153,6 @@ func (t *Table) Extend(slots []int32, batch []Extension) (_ []Extended, _ []int3
 			for _, x := range batch[:i] {
 				x.Sequence.shorten(int(x.Sequence.tokens) - x.Tokens)
 			}
-			t.mixed = true
 			t.Reset()
 			return nil, slots[:begin], fmt.Errorf("sequence %d: %w", i, err)
 		}

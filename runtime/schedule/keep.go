@@ -192,7 +192,7 @@ func (s *Sequence) right(total int, moved bool, o *Options) bool {
 }
 
 // finish ends a step of which readers has the sequences: the runs say Once.
-func (b *Builder) finish(sequences []Sequence, l *Lists) {
+func (b *Builder) finish(sequences []Sequence, lists *Lists) {
 	b.readers.limit(b.own, b.options.OnceTokens)
 	b.changed = b.changed[:0]
 	reads, begin := b.reads.all, int32(0)
@@ -210,5 +210,5 @@ func (b *Builder) finish(sequences []Sequence, l *Lists) {
 	}
 	b.known = true
 	b.number++
-	l.Number, l.Changed = b.number, b.changed
+	lists.Number, lists.Changed = b.number, b.changed
 }

@@ -118,15 +118,15 @@ const listAlignment = 256
 // pack adds a list and returns its offset. The next list begins behind the
 // capacity, in elements, or where that is 0, behind the list.
 func pack[T any](p *packer, list []T, capacity int) abi.DevicePtr {
-	offset, ok := place(p, list, capacity, p.end)
+	offset, ok := reserve(p, list, capacity, p.end)
 	if ok {
 		copy(p.host.data[offset:], bytesOf(list))
 	}
 	return abi.DevicePtr(offset)
 }
 
-// place makes room for a list, behind from.
-func place[T any](p *packer, list []T, capacity, from int) (offset int, ok bool) {
+// reserve makes room for a list, behind from.
+func reserve[T any](p *packer, list []T, capacity, from int) (offset int, ok bool) {
 	size := int(unsafe.Sizeof(*new(T)))
 	if capacity > 0 && len(list) > capacity {
 		p.err = errors.Join(p.err, fmt.Errorf("%w: a list of %d %T, there is room for %d", ErrFixedSize, len(list), *new(T), capacity))
@@ -159,7 +159,7 @@ func packChanged[T any](p *packer, was *packed, number uint64, list []T, changed
 	if was.offset >= from && was.offset-from <= from/8 {
 		from = was.offset
 	}
-	offset, ok := place(p, list, capacity, from)
+	offset, ok := reserve(p, list, capacity, from)
 	if !ok {
 		return 0
 	}
@@ -168,9 +168,9 @@ func packChanged[T any](p *packer, was *packed, number uint64, list []T, changed
 		changed = []schedule.Span{{End: int32(len(list))}}
 	}
 	*was = packed{number, p.pass, p.host.grown, offset}
-	to := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(p.host.data[offset:]))), len(list))
+	size := int(unsafe.Sizeof(*new(T)))
 	for _, c := range changed {
-		copy(to[c.Begin:c.End], list[c.Begin:c.End])
+		copy(p.host.data[offset+int(c.Begin)*size:], bytesOf(list[c.Begin:c.End]))
 	}
 	return abi.DevicePtr(offset)
 }
