@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -17,19 +16,12 @@ import (
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/templates"
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 func emulator(t *testing.T) cuda.Device {
 	t.Helper()
-	cache := os.Getenv("KGEN_CACHE_DIR")
-	if cache == "" {
-		user, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cache = filepath.Join(user, "kgen")
-	}
-	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: filepath.Join(cache, "emulator"), Seed: 3})
+	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: filepath.Join(testutil.CacheDir(), "emulator"), Seed: 3})
 	if errors.Is(err, exec.ErrNotFound) {
 		t.Skip(err)
 	}

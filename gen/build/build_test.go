@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,6 +16,7 @@ import (
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/gen/toolchain"
 	"github.com/kgen-project/kgen/runtime/cubincache"
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 var update = flag.Bool("update", false, "write testdata from what the compiler gives")
@@ -204,11 +204,7 @@ func TestWarnings(t *testing.T) {
 // installed returns the compilers of this machine.
 func installed(t *testing.T) toolchain.Tools {
 	t.Helper()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Skip(err)
-	}
-	return toolchain.Find(filepath.Join(cache, "kgen", "toolchain"))
+	return toolchain.Find(testutil.Toolchain())
 }
 
 func TestCompilers(t *testing.T) {

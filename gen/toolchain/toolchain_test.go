@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 // write makes a file and the folders above it.
@@ -239,11 +241,7 @@ func TestVersion(t *testing.T) {
 
 // TestInstalled tries the tools that Install put on this machine.
 func TestInstalled(t *testing.T) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Skip(err)
-	}
-	tools := Find(filepath.Join(cache, "kgen", "toolchain"))
+	tools := Find(testutil.Toolchain())
 	if tools.Nvdisasm == "" {
 		t.Skip("nvdisasm is not found; run `kgen toolchain install`")
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/kgen-project/kgen/runtime/cubincache"
 	"github.com/kgen-project/kgen/runtime/nvrtc"
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 type fakeCompiler struct {
@@ -89,14 +89,10 @@ func TestCachedWithoutNVRTC(t *testing.T) {
 }
 
 func TestNVRTC(t *testing.T) {
-	var toolchain string
-	if dir, err := os.UserCacheDir(); err == nil {
-		toolchain = filepath.Join(dir, "kgen", "toolchain")
-	}
 	dir := t.TempDir()
 	source := Source{Name: "nothing.cu", Text: []byte("extern \"C\" __global__ void nothing() {}"), Target: "sm_90a"}
 	for range 2 {
-		cubin, err := NVRTC(dir, toolchain)(t.Context(), source)
+		cubin, err := NVRTC(dir, testutil.Toolchain())(t.Context(), source)
 		if errors.Is(err, nvrtc.ErrNotFound) {
 			t.Skip(err)
 		}

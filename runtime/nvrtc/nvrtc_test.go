@@ -11,16 +11,14 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 // library opens the NVRTC of this machine. Opening it once keeps the tests
 // quick.
 var library = sync.OnceValues(func() (*Library, error) {
-	var dirs []string
-	if cache, err := os.UserCacheDir(); err == nil {
-		dirs = append(dirs, filepath.Join(cache, "kgen", "toolchain"))
-	}
-	path, err := Find("", dirs...)
+	path, err := Find("", testutil.Toolchain())
 	if err != nil {
 		return nil, err
 	}

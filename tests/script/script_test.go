@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 // buildKgen builds kgen from this tree and returns its path.
@@ -104,15 +106,7 @@ func TestScripts(t *testing.T) {
 
 // installedToolchain is where `kgen toolchain install` puts compilers, if it has.
 func installedToolchain() string {
-	dir := os.Getenv("KGEN_CACHE_DIR")
-	if dir == "" {
-		user, err := os.UserCacheDir()
-		if err != nil {
-			return ""
-		}
-		dir = filepath.Join(user, "kgen")
-	}
-	dir = filepath.Join(dir, "toolchain")
+	dir := testutil.Toolchain()
 	if found, _ := filepath.Glob(filepath.Join(dir, "nvrtc-*")); len(found) == 0 {
 		return ""
 	}
