@@ -64,7 +64,7 @@ device-test: kgen compiler
 	$(KGEN) demo
 	for spec in $(SPECS); do $(KGEN) verify $$spec --backend gpu --encoding segment,raw,baked --cases $(CASES) --seed 1 || exit 1; done
 
-# What the README says was measured, on a machine with an NVIDIA GPU.
+# What README.md and tests/device/README.md say was measured, on a machine with an NVIDIA GPU.
 measure: kgen compiler
 	tests/device/measure.sh bin/measured
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures what README.md says was measured, on this machine's GPU:
+# Measures what README.md here and that of the project say was measured, on this machine's GPU:
 #
 #   tests/device/measure.sh FOLDER [PART...]
 #
