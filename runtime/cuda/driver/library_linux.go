@@ -43,10 +43,13 @@ func loadLibrary(file string) (*device.Library, error) {
 }
 
 // bindByHand tells which functions bindDirect binds: those whose arguments
-// kgen bundles, and those of the launch path, where reflection costs too much.
+// kgen bundles, and those of every step, where reflection costs too much: it takes
+// four times as long as a call without.
 func bindByHand(symbol string) bool {
 	switch symbol {
-	case "cuLaunchKernel", "cuLaunchKernelEx", "cuModuleLoadDataEx", "cuTensorMapEncodeTiled", "cuMemcpy2DAsync_v2", "cuCtxSetCurrent", "cuGraphLaunch":
+	case "cuModuleLoadDataEx", "cuTensorMapEncodeTiled",
+		"cuCtxSetCurrent", "cuLaunchKernel", "cuLaunchKernelEx", "cuGraphLaunch", "cuMemcpy2DAsync_v2",
+		"cuEventRecord", "cuEventQuery", "cuStreamWaitEvent":
 		return true
 	}
 	return false
@@ -104,14 +107,19 @@ func bindDirect(l *device.Library, address map[string]uintptr) {
 		r, _, _ := purego.SyscallN(copy2D, uintptr(unsafe.Pointer(c)), s)
 		return device.Code(r)
 	}
-	setCurrent := address["cuCtxSetCurrent"]
-	l.ContextSetCurrent = func(context uintptr) device.Code {
-		r, _, _ := purego.SyscallN(setCurrent, context)
-		return device.Code(r)
+	// call is of functions whose arguments are numbers: what a pointer points to would not be kept.
+	call := func(symbol string) func(arguments ...uintptr) device.Code {
+		a := address[symbol]
+		return func(arguments ...uintptr) device.Code {
+			r, _, _ := purego.SyscallN(a, arguments...)
+			return device.Code(r)
+		}
 	}
-	graphLaunch := address["cuGraphLaunch"]
-	l.GraphLaunch = func(exec, s uintptr) device.Code {
-		r, _, _ := purego.SyscallN(graphLaunch, exec, s)
-		return device.Code(r)
-	}
+	setCurrent, graphLaunch := call("cuCtxSetCurrent"), call("cuGraphLaunch")
+	l.ContextSetCurrent = func(context uintptr) device.Code { return setCurrent(context) }
+	l.GraphLaunch = func(exec, s uintptr) device.Code { return graphLaunch(exec, s) }
+	record, query, wait := call("cuEventRecord"), call("cuEventQuery"), call("cuStreamWaitEvent")
+	l.EventRecord = func(event, s uintptr) device.Code { return record(event, s) }
+	l.EventQuery = func(event uintptr) device.Code { return query(event) }
+	l.StreamWaitEvent = func(s, event uintptr, flags uint32) device.Code { return wait(s, event, uintptr(flags)) }
 }
