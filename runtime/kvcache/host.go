@@ -84,11 +84,13 @@ func (h *hostTier) release(pages []int32) {
 	h.used -= len(pages)
 }
 
-// victim is what to drop next, or nil.
+// victim is what to drop next, or nil. What somebody reads keeps its place.
 func (h *hostTier) victim() *entry {
 	for _, l := range []*list.List{&h.doubles, &h.only} {
-		if front := l.Front(); front != nil {
-			return front.Value.(*entry)
+		for item := l.Front(); item != nil; item = item.Next() {
+			if e := item.Value.(*entry); e.readers == 0 {
+				return e
+			}
 		}
 	}
 	return nil
@@ -138,7 +140,6 @@ func (c *Cache) spill(e *entry) (bool, error) {
 // restore copies an entry's pages back to the device.
 func (c *Cache) restore(e *entry) error {
 	e.readers++ // so that what makes room does not drop it
-	c.settle(e)
 	pages, err := c.take(nil, len(e.host))
 	for i := 0; i < len(pages) && err == nil; i++ {
 		err = c.pool.fromHost(c.config.Stream, pages[i], c.host.page(e.host[i]))
@@ -146,7 +147,7 @@ func (c *Cache) restore(e *entry) error {
 	e.readers--
 	if err != nil {
 		c.pool.release(pages)
-		c.settle(e)
+		c.host.only.MoveToBack(e.hostItem) // somebody wants it
 		return fmt.Errorf("kvcache: restore chunk %v: %w", e.id, err)
 	}
 	c.place(e, pages)

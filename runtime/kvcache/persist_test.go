@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -165,6 +166,34 @@ func TestPersistMeanwhile(t *testing.T) {
 	}
 	if s := c.Stats(); s.Hits != int64(n) {
 		t.Errorf("%d chunks loaded, %+v", n, s)
+	}
+}
+
+// Persist is no use of a chunk: what is evicted next, and dropped next from the host
+// tier, is what would have been without it.
+func TestOrderAfterPersist(t *testing.T) {
+	const documents, more = 7, 2
+	var left [2][]int32
+	for i := range left {
+		c, _ := tiered(t, 4*3, 3*3) // room for 4 and 3 documents
+		for n := range int32(documents + more) {
+			if i > 0 && n == documents {
+				if err := c.Persist(context.Background(), io.Discard); err != nil {
+					t.Fatal(err)
+				}
+			}
+			acquire(t, c, document(n, 9)).Release()
+		}
+		for n := range int32(documents + more) {
+			if err := c.Drop(c.Key(document(n, 9)).ID()); err == nil {
+				left[i] = append(left[i], n)
+			} else if !errors.Is(err, kvcache.ErrUnknown) {
+				t.Error(err)
+			}
+		}
+	}
+	if !slices.Equal(left[0], []int32{2, 3, 4, 5, 6, 7, 8}) || !slices.Equal(left[0], left[1]) {
+		t.Errorf("without Persist, %v are left, and with it %v", left[0], left[1])
 	}
 }
 
