@@ -67,6 +67,9 @@ func (h *hostTier) grow() bool {
 
 // take returns n free pages, or nil if there are not as many, n being positive.
 func (h *hostTier) take(n int) []int32 {
+	if n > h.limit {
+		return nil // and the host gives no memory for it
+	}
 	for len(h.free) < n {
 		if !h.grow() {
 			return nil
