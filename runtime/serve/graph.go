@@ -64,8 +64,8 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 	}
 	g := &Graph{engine: e, space: &workspace{fixed: fixed}}
 	defer func() {
-		if err != nil {
-			err = errors.Join(err, g.destroy())
+		if err != nil { // the copy of its lists may be under way
+			err = errors.Join(err, g.space.settle(context.WithoutCancel(ctx), e), g.destroy())
 		}
 	}()
 	if g.stream, err = dev.NewStream(); err != nil {
@@ -79,10 +79,11 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 	}
 	s.tokens = fixed.tokens
 	recorded, err := dev.Capture(g.stream, func() error { return record(s) })
+	s.ended = true
 	if err != nil {
 		return nil, err
 	}
-	g.recorded, s.ended = recorded, true
+	g.recorded = recorded
 	for layer, attended := range s.attended {
 		if !attended {
 			return nil, fmt.Errorf("%w: layer %d of %d was not attended", ErrIncomplete, layer, len(s.attended))
