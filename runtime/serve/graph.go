@@ -22,6 +22,9 @@ type GraphSize struct {
 	Pages    int // of the page table, a chunk's counted once; 0: as many as the pool has and half as many again
 }
 
+// errRecorded is what the steps that Capture records are not made for.
+var errRecorded = errors.New("the step of a capture can only be attended")
+
 // Graph is a recorded decode step. It is replayed for batch after batch of
 // sequences, which may be others each time, and longer: [Graph.Schedule] puts
 // the work lists of a batch where the graph reads them. It replays the tensor

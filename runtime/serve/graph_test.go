@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/kgen-project/kgen/runtime/cpu"
@@ -154,6 +155,28 @@ func TestGraphErrors(t *testing.T) {
 	cancel()
 	if _, err := b.Engine.Capture(cancelled, serve.GraphSize{Tokens: 1}, nothing); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// What a step of a capture can't do is an error, and nothing hangs.
+func TestCaptureOnlyAttends(t *testing.T) {
+	b := newBench(t, toy.Tiny(), serve.Options{Pages: 10})
+	for name, f := range map[string]func(s *serve.Step) error{
+		"launch": (*serve.Step).Launch,
+		"commit": (*serve.Step).Commit,
+		"wait":   func(s *serve.Step) error { return s.Wait(t.Context()) },
+	} {
+		var kept *serve.Step
+		_, err := b.Engine.Capture(t.Context(), serve.GraphSize{Tokens: 1}, func(s *serve.Step) error {
+			kept = s
+			return f(s)
+		})
+		if want := name + ": the step of a capture can only be attended"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q in it", err, want)
+		}
+		if err := kept.Attend(0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}); !errors.Is(err, serve.ErrEnded) {
+			t.Errorf("attend when the capture has failed: %v", err)
+		}
 	}
 }
 
