@@ -34,8 +34,8 @@ type Graph struct {
 	space    *workspace
 	stream   cuda.Stream // that it was recorded on
 	recorded cuda.Graph
-	busy     atomic.Bool // in an open step
-	closed   atomic.Bool
+	busy     atomic.Bool // in an open step, or somebody looks at closed
+	closed   bool        // guarded by busy
 }
 
 // Capture records a decode step of the size. record must attend every layer of
@@ -137,11 +137,12 @@ func (e *Engine) fixedSize(size GraphSize) (*fixedSize, error) {
 // [ErrFixedSize]; one that has an entry of more tokens than decode takes, too.
 // A graph is in one step at a time.
 func (g *Graph) Schedule(ctx context.Context, batch []Entry) (*Step, error) {
-	if g.closed.Load() {
-		return nil, fmt.Errorf("serve: schedule for a graph: %w", ErrClosed)
-	}
 	if !g.busy.CompareAndSwap(false, true) {
 		return nil, fmt.Errorf("serve: schedule for a graph: the graph: %w", ErrBusy)
+	}
+	if g.closed {
+		g.busy.Store(false)
+		return nil, fmt.Errorf("serve: schedule for a graph: %w", ErrClosed)
 	}
 	s, err := g.engine.schedule(ctx, batch, g)
 	if err != nil {
@@ -162,13 +163,13 @@ func (g *Graph) Close(ctx context.Context) error {
 		return err
 	}
 	defer e.leave()
-	if g.closed.Load() {
+	if g.closed {
 		return nil
 	}
 	if err := e.device.Synchronize(ctx, e.stream); err != nil {
 		return fmt.Errorf("serve: close a graph: %w", launchError(err))
 	}
-	g.closed.Store(true)
+	g.closed = true
 	e.mu.Lock()
 	delete(e.graphs, g)
 	e.mu.Unlock()
