@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 
 	"github.com/kgen-project/kgen/runtime/cuda"
@@ -110,9 +111,9 @@ func (e *Engine) fixedSize(size GraphSize) (*fixedSize, error) {
 		pages := e.cache.Config().Pages
 		size.Pages = pages + pages/2
 	}
-	if size.Tokens < 1 || size.Context < 0 || size.Segments < 1 || size.Pages < 1 {
-		return nil, fmt.Errorf("a graph of %d tokens, context %d, %d segments, %d pages: want positive numbers",
-			size.Tokens, size.Context, size.Segments, size.Pages)
+	if size.Tokens < 1 || size.Context < 0 || size.Segments < 1 || size.Pages < 1 || max(size.Tokens, size.Context, size.Segments, size.Pages) > math.MaxInt32 {
+		return nil, fmt.Errorf("a graph of %d tokens, context %d, %d segments, %d pages: want positive numbers up to %d",
+			size.Tokens, size.Context, size.Segments, size.Pages, math.MaxInt32)
 	}
 	o := e.routes.options(decode)
 	items := o.MaxItems
@@ -125,11 +126,16 @@ func (e *Engine) fixedSize(size GraphSize) (*fixedSize, error) {
 		runs *= 2
 	}
 	shared := e.fixedShared(size)
-	return &fixedSize{
+	f := &fixedSize{
 		tokens: size.Tokens, slotBegins: size.Tokens + 1, items: items, runs: runs + items,
 		pages: size.Pages + size.Tokens*kvcache.OwnRoom,
 		slots: items + shared.members, shared: shared,
-	}, nil
+	}
+	if most := max(f.slotBegins, f.runs, f.pages, f.slots, shared.items, shared.runs); most > math.MaxInt32 {
+		return nil, fmt.Errorf("a graph of %d tokens, context %d, %d segments, %d pages: a list of %d, want at most %d",
+			size.Tokens, size.Context, size.Segments, size.Pages, most, math.MaxInt32)
+	}
+	return f, nil
 }
 
 // Schedule makes a step of a batch for [Step.Launch], in the way of
