@@ -130,7 +130,7 @@ func (c *Cache) reserve(chunks []loaded) error {
 	}
 	if full {
 		c.giveBack(chunks)
-		return &NoPagesError{Needed: need, Free: len(c.pool.free) + c.host.limit - c.host.used, Total: len(c.pool.refs)}
+		return &NoPagesError{Needed: need, Free: len(c.pool.free) + c.host.limit - c.host.used, Total: len(c.pool.refs) + c.host.limit}
 	}
 	c.working.Add(1)
 	return nil

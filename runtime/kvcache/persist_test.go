@@ -285,7 +285,7 @@ func TestLoadErrors(t *testing.T) {
 		{"another spec", context.Background(), func(c *kvcache.Config) { c.Spec = "n" }, bytes.NewReader(file), kvcache.ErrMismatch, "spec s, want n"},
 		{"another encoding", context.Background(), func(c *kvcache.Config) { c.Encoding = "baked" }, bytes.NewReader(file), kvcache.ErrMismatch, "encoding raw, want baked"},
 		{"another shape", context.Background(), func(c *kvcache.Config) { c.Shape.PageSize = 8 }, bytes.NewReader(file), kvcache.ErrMismatch, "PageSize:4"},
-		{"too few pages", context.Background(), func(c *kvcache.Config) { c.Pages = 4 }, bytes.NewReader(file), kvcache.ErrNoPages, "9 needed, 8 free"},
+		{"too few pages", context.Background(), func(c *kvcache.Config) { c.Pages = 4 }, bytes.NewReader(file), kvcache.ErrNoPages, "9 needed, 8 free and 0 evictable of 8"},
 		{"cancelled", cancelled, func(*kvcache.Config) {}, bytes.NewReader(file), context.Canceled, "load"},
 		{"the reader fails", context.Background(), func(*kvcache.Config) {}, io.MultiReader(bytes.NewReader(file[:len(file)-40]), iotest.ErrReader(failed)), failed, ""},
 		{"not a file of chunks", context.Background(), func(*kvcache.Config) {}, strings.NewReader("a text of more than sixteen bytes"), kvcache.ErrDamaged, "not a file of chunks"},
