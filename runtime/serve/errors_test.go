@@ -34,6 +34,8 @@ func TestNewErrors(t *testing.T) {
 		{func(m *serve.Model, _ *serve.Options) { m.Scale = 0 }, "Scale is 0"},
 		{func(m *serve.Model, _ *serve.Options) { m.Window = -1 }, "Window is -1"},
 		{func(m *serve.Model, _ *serve.Options) { m.MaxPosition = 5000 }, "MaxPosition is 5000, and its RoPE table ends at 4096"},
+		{func(m *serve.Model, _ *serve.Options) { m.Rope.MaxPosition = 0 }, "at positions below 0"},
+		{func(m *serve.Model, _ *serve.Options) { m.Rope.Frequencies = m.Rope.Frequencies[1:] }, "by 3 frequencies"},
 		{func(m *serve.Model, _ *serve.Options) { m.Layers = 0 }, "Layers is 0"},
 		{func(_ *serve.Model, o *serve.Options) { o.Pages = 0 }, "0 pages"},
 		{func(_ *serve.Model, o *serve.Options) { o.Pages = 1 << 16 }, "out of device memory"},
