@@ -161,6 +161,7 @@ func (e *Engine) scheduleChunk(ctx context.Context, tokens int, pages []int32) (
 	s := &Step{engine: e, stream: e.stream, start: time.Now()}
 	defer func() {
 		if err != nil {
+			e.metrics.failed.Inc()
 			s.rollBack()
 		}
 	}()
