@@ -380,6 +380,48 @@ func TestCloseWhilePersisting(t *testing.T) {
 	})
 }
 
+// Close does not wait for what a Load has not read yet.
+func TestCloseWhileLoading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from, _ := tiered(t, 6000, 0)
+		for i := range int32(3) {
+			acquire(t, from, document(10*i, 8000)).Release() // more than is read at once
+		}
+		var file bytes.Buffer
+		if err := from.Persist(context.Background(), &file); err != nil {
+			t.Fatal(err)
+		}
+		c, _ := tiered(t, 6000, 0)
+		goOn, read := make(chan struct{}), 0
+		loaded, closed := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := c.Load(context.Background(), readerFunc(func(b []byte) (int, error) {
+				if read > 0 {
+					<-goOn
+				}
+				n, err := file.Read(b)
+				read += n
+				return n, err
+			}))
+			loaded <- err
+		}()
+		synctest.Wait()
+		go func() { closed <- c.Close() }()
+		synctest.Wait()
+		close(goOn)
+		if err := <-loaded; !errors.Is(err, kvcache.ErrClosed) || file.Len() == 0 {
+			t.Errorf("load: %v, with %d bytes not read", err, file.Len())
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
+
 // A process is killed over and over while it persists to one file: after each
 // time the file is whole.
 func TestKilledWhilePersisting(t *testing.T) {
