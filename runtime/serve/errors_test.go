@@ -153,6 +153,7 @@ func TestNamedErrors(t *testing.T) {
 	check("no tokens", schedule(serve.Entry{Sequence: s}), "entry 0: 0 new tokens, want at least 1")
 	check("another engine's", schedule(serve.Entry{Sequence: s, Tokens: 1}, serve.Entry{Sequence: foreign, Tokens: 1}), "entry 1: not a sequence of this engine")
 	check("twice in a batch", schedule(serve.Entry{Sequence: s, Tokens: 1}, serve.Entry{Sequence: s, Tokens: 1}), serve.ErrBusy)
+	check("twice in a batch", schedule(serve.Entry{Sequence: s, Tokens: 1}, serve.Entry{Sequence: s, Tokens: 1}), "entry 1: the sequence: in a step that is neither committed nor aborted: it is in the batch twice")
 	check("too long", schedule(serve.Entry{Sequence: s, Tokens: 5000}), kvcache.ErrPosition)
 	err := schedule(serve.Entry{Sequence: s, Tokens: 90})
 	check("too large", err, serve.ErrNoPages)

@@ -95,6 +95,9 @@ func (e *Engine) claim(batch []Entry) (err error) {
 			err = entry.Sequence.claim()
 		}
 		if err != nil {
+			if slices.ContainsFunc(batch[:i], func(e Entry) bool { return e.Sequence == entry.Sequence }) {
+				err = fmt.Errorf("%w: it is in the batch twice", err)
+			}
 			for _, claimed := range batch[:i] {
 				claimed.Sequence.unclaim()
 			}
