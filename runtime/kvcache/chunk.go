@@ -80,8 +80,8 @@ func (h *Chunk) Release() {
 	h.cache.unref(h.entry)
 }
 
-// Pin keeps the chunk on the device though nobody holds it, until Unpin. A
-// chunk is pinned or not: pins don't count.
+// Pin keeps the chunk on the device though nobody holds it, until Unpin, by this
+// hold or another. A chunk is pinned or not: pins don't count.
 func (h *Chunk) Pin() error { return h.setPinned(true) }
 
 // Unpin ends Pin.
