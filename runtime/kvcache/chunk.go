@@ -25,7 +25,7 @@ type entry struct {
 	used    uint64  // when it was last acquired or let go of
 
 	listed   bool          // the policy may choose it
-	hostList *list.List    // the host tier may drop it
+	hostList *list.List    // of the host tier's two, that which has it
 	hostItem *list.Element // of hostList
 }
 

@@ -22,7 +22,7 @@ type hostTier struct {
 	free      []int32 // pages of the slabs, a stack
 	used      int     // pages
 
-	// What may be dropped, what came the longest ago first.
+	// What is here, what came the longest ago first. What somebody reads is not dropped.
 	doubles list.List // of *entry: on the device too
 	only    list.List // of *entry: nowhere else
 }
@@ -87,7 +87,7 @@ func (h *hostTier) release(pages []int32) {
 	h.used -= len(pages)
 }
 
-// victim is what to drop next, or nil. What somebody reads keeps its place.
+// victim is what to drop next, or nil.
 func (h *hostTier) victim() *entry {
 	for _, l := range []*list.List{&h.doubles, &h.only} {
 		for item := l.Front(); item != nil; item = item.Next() {

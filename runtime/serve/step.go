@@ -43,8 +43,8 @@ type launch struct {
 	merge  abi.MergeParams // Tokens is 0 where there is nothing to merge
 }
 
-// Tokens is the number of rows of the step's tensors; in a graph, the most there
-// can be.
+// Tokens is the number of rows of the step's tensors; while a graph is recorded, the
+// most there can be.
 func (s *Step) Tokens() int { return s.tokens }
 
 // Spared is the bytes of KV that decode alone would read, in all layers, beyond those
