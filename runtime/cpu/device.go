@@ -21,9 +21,10 @@ type Options struct {
 	MemoryBytes int64
 }
 
-// Device is a [cuda.GraphDevice], a [cuda.Copier] and a [cuda.StreamFollower] in host memory. One queue takes the work of all
-// streams and the workers share out each launch, so work is done in the order
-// of the calls. An address means something to its device alone.
+// Device is a [cuda.GraphDevice], a [cuda.Copier] and a [cuda.StreamFollower] in host
+// memory. One queue takes the work of all streams and the workers share out each
+// launch, so work is done in the order of the calls. An address means something to its
+// device alone.
 type Device struct {
 	info   cuda.Info
 	memory memory

@@ -37,9 +37,9 @@ type loaded struct {
 }
 
 // Open loads one kernel of each kind of the bundle, and those that Bundle.Tuned has for
-// the device's model or, where it has none, for its target. Machine code comes from the bundle where it
-// embeds some for the device's target, else from Options.Compile; a device that
-// runs source gets the source.
+// the device's model or, where it has none, for its target. Machine code comes from the
+// bundle where it embeds some for the device's target, else from Options.Compile; a
+// device that runs source gets the source.
 func Open(ctx context.Context, dev cuda.Device, b Bundle, o Options) (*Set, error) {
 	chosen, err := choose(b, dev.Info(), o.Target)
 	if err != nil {

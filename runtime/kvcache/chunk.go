@@ -25,7 +25,7 @@ type entry struct {
 	used    uint64  // when it was last acquired or let go of
 
 	listed   bool          // the policy may choose it
-	hostList *list.List    // the host tier may drop it
+	hostList *list.List    // of the host tier's two, that which has it
 	hostItem *list.Element // of hostList
 }
 
@@ -80,8 +80,8 @@ func (h *Chunk) Release() {
 	h.cache.unref(h.entry)
 }
 
-// Pin keeps the chunk on the device though nobody holds it, until Unpin. A
-// chunk is pinned or not: pins don't count.
+// Pin keeps the chunk on the device though nobody holds it, until Unpin, by this
+// hold or another. A chunk is pinned or not: pins don't count.
 func (h *Chunk) Pin() error { return h.setPinned(true) }
 
 // Unpin ends Pin.

@@ -11,7 +11,8 @@
 // [Policy], to the host tier if there is one.
 //
 // A [Sequence] is an ordered list of chunks at offsets and, behind them, the
-// request's own tokens; [Sequence.Place] puts further chunks behind those. [Table] makes what a step's schedule needs of sequences.
+// request's own tokens; [Sequence.Place] puts further chunks behind those.
+// [Table] makes what a step's schedule needs of sequences.
 //
 // # Host tier and files
 //

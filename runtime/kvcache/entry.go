@@ -1,6 +1,10 @@
 package kvcache
 
-import "container/list"
+import (
+	"cmp"
+	"container/list"
+	"slices"
+)
 
 // newEntry makes an entry that has no pages and is in no registry.
 func (c *Cache) newEntry(tokens int32) *entry {
@@ -104,7 +108,7 @@ func (c *Cache) touch(e *entry) {
 }
 
 // settle tells the policy and the host tier what has become of an entry: the
-// one may evict it if nobody uses it, the other may drop it if nobody reads it.
+// one may evict it if nobody uses or reads it, the other may drop it.
 func (c *Cache) settle(e *entry) {
 	if c.closed {
 		return
@@ -119,7 +123,7 @@ func (c *Cache) settle(e *entry) {
 	}
 	var want *list.List
 	switch {
-	case e.host == nil || e.readers > 0:
+	case e.host == nil:
 	case e.pages != nil:
 		want = &c.host.doubles
 	default:
@@ -133,6 +137,25 @@ func (c *Cache) settle(e *entry) {
 	}
 	if e.hostList = want; want != nil {
 		e.hostItem = want.PushBack(e)
+	}
+}
+
+// relist tells the policy of what it may choose in the order of use. Who reads
+// entries takes them out of its choice for a time, and uses none of them.
+func (c *Cache) relist() {
+	if c.closed {
+		return
+	}
+	var listed []*entry
+	for _, e := range c.chunks {
+		if e.listed {
+			listed = append(listed, e)
+		}
+	}
+	slices.SortFunc(listed, func(a, b *entry) int { return cmp.Compare(a.used, b.used) })
+	for _, e := range listed {
+		c.unlist(e)
+		c.settle(e)
 	}
 }
 

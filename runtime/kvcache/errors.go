@@ -7,7 +7,7 @@ import (
 
 // Kinds of failure that callers tell apart with errors.Is. Whatever fails
 // leaves the cache as it was, but for idle chunks that were evicted to make
-// room before a copy failed.
+// room before a copy failed, or for other sequences of the batch.
 var (
 	ErrNoPages  = errors.New("out of pages") // always a *NoPagesError
 	ErrClosed   = errors.New("closed")
@@ -26,7 +26,7 @@ type NoPagesError struct {
 	Needed    int // pages that the operation needs
 	Free      int // pages that nobody holds
 	Evictable int // pages of chunks that could be evicted
-	Total     int // pages of the pool
+	Total     int // pages of the pool, and for Load those of the host tier
 }
 
 func (e *NoPagesError) Error() string {

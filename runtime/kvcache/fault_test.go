@@ -193,6 +193,19 @@ func TestHostOutOfMemory(t *testing.T) {
 	}
 }
 
+// For a chunk that is larger than the tier the host gives no memory.
+func TestTooLargeForHost(t *testing.T) {
+	c, d := tiered(t, 5, 4)
+	h := acquire(t, c, document(1, 20))
+	h.Release()
+	if err := c.Evict(h.ID()); err != nil {
+		t.Fatal(err)
+	}
+	if s := c.Stats(); s.Chunks != 0 || s.Spills != 0 || len(d.host) > 0 {
+		t.Errorf("%+v, %d host allocations", s, len(d.host))
+	}
+}
+
 func TestConfigErrors(t *testing.T) {
 	good := kvcache.Config{Shape: shape, Pages: 4}
 	for _, test := range []struct {

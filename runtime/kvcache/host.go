@@ -22,7 +22,7 @@ type hostTier struct {
 	free      []int32 // pages of the slabs, a stack
 	used      int     // pages
 
-	// What may be dropped, what came the longest ago first.
+	// What is here, what came the longest ago first. What somebody reads is not dropped.
 	doubles list.List // of *entry: on the device too
 	only    list.List // of *entry: nowhere else
 }
@@ -67,6 +67,9 @@ func (h *hostTier) grow() bool {
 
 // take returns n free pages, or nil if there are not as many, n being positive.
 func (h *hostTier) take(n int) []int32 {
+	if n > h.limit {
+		return nil // and the host gives no memory for it
+	}
 	for len(h.free) < n {
 		if !h.grow() {
 			return nil
@@ -87,8 +90,10 @@ func (h *hostTier) release(pages []int32) {
 // victim is what to drop next, or nil.
 func (h *hostTier) victim() *entry {
 	for _, l := range []*list.List{&h.doubles, &h.only} {
-		if front := l.Front(); front != nil {
-			return front.Value.(*entry)
+		for item := l.Front(); item != nil; item = item.Next() {
+			if e := item.Value.(*entry); e.readers == 0 {
+				return e
+			}
 		}
 	}
 	return nil
@@ -138,7 +143,6 @@ func (c *Cache) spill(e *entry) (bool, error) {
 // restore copies an entry's pages back to the device.
 func (c *Cache) restore(e *entry) error {
 	e.readers++ // so that what makes room does not drop it
-	c.settle(e)
 	pages, err := c.take(nil, len(e.host))
 	for i := 0; i < len(pages) && err == nil; i++ {
 		err = c.pool.fromHost(c.config.Stream, pages[i], c.host.page(e.host[i]))
@@ -146,7 +150,7 @@ func (c *Cache) restore(e *entry) error {
 	e.readers--
 	if err != nil {
 		c.pool.release(pages)
-		c.settle(e)
+		c.host.only.MoveToBack(e.hostItem) // somebody wants it
 		return fmt.Errorf("kvcache: restore chunk %v: %w", e.id, err)
 	}
 	c.place(e, pages)

@@ -68,6 +68,9 @@ func (c *Cache) load(ctx context.Context, f *fileReader) (n int, err error) {
 	}
 	buffer := make([]byte, c.config.Shape.PageBytes())
 	for i := range chunks {
+		if err := c.stillOpen(); err != nil {
+			return 0, err
+		}
 		if err := c.loadChunk(ctx, f, &chunks[i], buffer); err != nil {
 			return 0, err
 		}
@@ -76,6 +79,15 @@ func (c *Cache) load(ctx context.Context, f *fileReader) (n int, err error) {
 		return 0, err
 	}
 	return c.admit(chunks)
+}
+
+func (c *Cache) stillOpen() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	return nil
 }
 
 // match checks that a file is of this cache.
@@ -130,7 +142,7 @@ func (c *Cache) reserve(chunks []loaded) error {
 	}
 	if full {
 		c.giveBack(chunks)
-		return &NoPagesError{Needed: need, Free: len(c.pool.free) + c.host.limit - c.host.used, Total: len(c.pool.refs)}
+		return &NoPagesError{Needed: need, Free: len(c.pool.free) + c.host.limit - c.host.used, Total: len(c.pool.refs) + c.host.limit}
 	}
 	c.working.Add(1)
 	return nil

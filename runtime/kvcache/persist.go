@@ -71,7 +71,7 @@ func (c *Cache) Persist(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("kvcache: persist: %w", err)
 	}
-	defer c.working.Done()
+	defer c.end()
 	if err := c.persist(ctx, w, entries); err != nil {
 		return fmt.Errorf("kvcache: persist: %w", err)
 	}
@@ -95,6 +95,14 @@ func (c *Cache) begin() ([]*entry, error) {
 	}
 	slices.SortFunc(entries, func(a, b *entry) int { return cmp.Compare(b.used, a.used) })
 	return entries, nil
+}
+
+// end undoes begin.
+func (c *Cache) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.relist()
+	c.working.Done()
 }
 
 func (c *Cache) persist(ctx context.Context, w io.Writer, entries []*entry) error {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -168,6 +169,34 @@ func TestPersistMeanwhile(t *testing.T) {
 	}
 }
 
+// Persist is no use of a chunk: what is evicted next, and dropped next from the host
+// tier, is what would have been without it.
+func TestOrderAfterPersist(t *testing.T) {
+	const documents, more = 7, 2
+	var left [2][]int32
+	for i := range left {
+		c, _ := tiered(t, 4*3, 3*3) // room for 4 and 3 documents
+		for n := range int32(documents + more) {
+			if i > 0 && n == documents {
+				if err := c.Persist(context.Background(), io.Discard); err != nil {
+					t.Fatal(err)
+				}
+			}
+			acquire(t, c, document(n, 9)).Release()
+		}
+		for n := range int32(documents + more) {
+			if err := c.Drop(c.Key(document(n, 9)).ID()); err == nil {
+				left[i] = append(left[i], n)
+			} else if !errors.Is(err, kvcache.ErrUnknown) {
+				t.Error(err)
+			}
+		}
+	}
+	if !slices.Equal(left[0], []int32{2, 3, 4, 5, 6, 7, 8}) || !slices.Equal(left[0], left[1]) {
+		t.Errorf("without Persist, %v are left, and with it %v", left[0], left[1])
+	}
+}
+
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
@@ -256,7 +285,7 @@ func TestLoadErrors(t *testing.T) {
 		{"another spec", context.Background(), func(c *kvcache.Config) { c.Spec = "n" }, bytes.NewReader(file), kvcache.ErrMismatch, "spec s, want n"},
 		{"another encoding", context.Background(), func(c *kvcache.Config) { c.Encoding = "baked" }, bytes.NewReader(file), kvcache.ErrMismatch, "encoding raw, want baked"},
 		{"another shape", context.Background(), func(c *kvcache.Config) { c.Shape.PageSize = 8 }, bytes.NewReader(file), kvcache.ErrMismatch, "PageSize:4"},
-		{"too few pages", context.Background(), func(c *kvcache.Config) { c.Pages = 4 }, bytes.NewReader(file), kvcache.ErrNoPages, "9 needed, 8 free"},
+		{"too few pages", context.Background(), func(c *kvcache.Config) { c.Pages = 4 }, bytes.NewReader(file), kvcache.ErrNoPages, "9 needed, 8 free and 0 evictable of 8"},
 		{"cancelled", cancelled, func(*kvcache.Config) {}, bytes.NewReader(file), context.Canceled, "load"},
 		{"the reader fails", context.Background(), func(*kvcache.Config) {}, io.MultiReader(bytes.NewReader(file[:len(file)-40]), iotest.ErrReader(failed)), failed, ""},
 		{"not a file of chunks", context.Background(), func(*kvcache.Config) {}, strings.NewReader("a text of more than sixteen bytes"), kvcache.ErrDamaged, "not a file of chunks"},
@@ -350,6 +379,48 @@ func TestCloseWhilePersisting(t *testing.T) {
 		}
 	})
 }
+
+// Close does not wait for what a Load has not read yet.
+func TestCloseWhileLoading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from, _ := tiered(t, 6000, 0)
+		for i := range int32(3) {
+			acquire(t, from, document(10*i, 8000)).Release() // more than is read at once
+		}
+		var file bytes.Buffer
+		if err := from.Persist(context.Background(), &file); err != nil {
+			t.Fatal(err)
+		}
+		c, _ := tiered(t, 6000, 0)
+		goOn, read := make(chan struct{}), 0
+		loaded, closed := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := c.Load(context.Background(), readerFunc(func(b []byte) (int, error) {
+				if read > 0 {
+					<-goOn
+				}
+				n, err := file.Read(b)
+				read += n
+				return n, err
+			}))
+			loaded <- err
+		}()
+		synctest.Wait()
+		go func() { closed <- c.Close() }()
+		synctest.Wait()
+		close(goOn)
+		if err := <-loaded; !errors.Is(err, kvcache.ErrClosed) || file.Len() == 0 {
+			t.Errorf("load: %v, with %d bytes not read", err, file.Len())
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 // A process is killed over and over while it persists to one file: after each
 // time the file is whole.

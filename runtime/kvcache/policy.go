@@ -10,7 +10,9 @@ type Policy interface {
 	// Add is called when the last holder lets go of a chunk that is not pinned.
 	// bytes is what evicting it frees.
 	Add(id ID, bytes int64)
-	// Remove is called when the chunk is acquired, pinned, evicted or dropped.
+	// Remove is called when the chunk is acquired, evicted or dropped, or read by
+	// [Cache.Persist]. When that has ended it removes all that may be evicted and adds
+	// it again, what was let go of the longest ago first.
 	Remove(id ID)
 	// Victim is one of the chunks added and not removed. It is called only where
 	// there is one.

@@ -13,9 +13,9 @@ type Sequence struct {
 	segments []segment
 	layout   uint64  // names segments: those of one layout are the same
 	before   int32   // own tokens in segments
-	offset   int32   // of the own tokens behind the segments
-	tokens   int32   // of those
-	pages    []int32 // likewise; those that forks share are never written
+	tokens   int32   // own tokens behind the segments
+	offset   int32   // position of the first of these
+	pages    []int32 // that hold these; one that a fork shares is copied before it is written
 	paged    uint64  // names pages: those of one number are the same
 	closed   bool
 }

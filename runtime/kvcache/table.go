@@ -135,8 +135,8 @@ func (t *Table) addChunk(e *entry) int {
 
 // Extend makes the table that of a batch, each of whose sequences it extends as
 // [Sequence.Extend] does and whose new tokens' slots it appends as [Sequence.Slots] does: all
-// that a step does with its sequences. Own tokens are as Add has them. Where it fails, no
-// sequence has changed, and the table is empty.
+// that a step does with its sequences, each of which is in the batch once. Own tokens are as
+// Add has them. Where it fails, no sequence has changed, and the table is empty.
 func (t *Table) Extend(slots []int32, batch []Extension) (_ []Extended, _ []int32, err error) {
 	t.Reset()
 	if len(batch) == 0 {

@@ -116,9 +116,9 @@ type packer struct {
 const listAlignment = 256
 
 // pack adds a list and returns its offset. The next list begins behind the
-// capacity, in elements, or where that is 0, behind the list.
-func pack[T any](p *packer, list []T, capacity int) abi.DevicePtr {
-	offset, ok := reserve(p, list, capacity, p.end)
+// capacity, in elements, which the field of GraphSize decides, or where that is 0, behind the list.
+func pack[T any](p *packer, list []T, capacity int, field string) abi.DevicePtr {
+	offset, ok := reserve(p, list, capacity, field, p.end)
 	if ok {
 		copy(p.host.data[offset:], bytesOf(list))
 	}
@@ -126,10 +126,11 @@ func pack[T any](p *packer, list []T, capacity int) abi.DevicePtr {
 }
 
 // reserve makes room for a list, behind from.
-func reserve[T any](p *packer, list []T, capacity, from int) (offset int, ok bool) {
+func reserve[T any](p *packer, list []T, capacity int, field string, from int) (offset int, ok bool) {
 	size := int(unsafe.Sizeof(*new(T)))
 	if capacity > 0 && len(list) > capacity {
-		p.err = errors.Join(p.err, fmt.Errorf("%w: a list of %d %T, there is room for %d", ErrFixedSize, len(list), *new(T), capacity))
+		p.err = errors.Join(p.err, fmt.Errorf("%w: a list of %d %T, there is room for %d: raise GraphSize.%s",
+			ErrFixedSize, len(list), *new(T), capacity, field))
 		return 0, false
 	}
 	offset = (from + listAlignment - 1) / listAlignment * listAlignment
@@ -154,12 +155,12 @@ type packed struct {
 // packChanged is pack for such a list, the number-th of its maker, of which only what has changed
 // since the one before is copied, where that is in the memory. It stays in its place while
 // the lists before it leave no large gap.
-func packChanged[T any](p *packer, was *packed, number uint64, list []T, changed []schedule.Span, capacity int) abi.DevicePtr {
+func packChanged[T any](p *packer, was *packed, number uint64, list []T, changed []schedule.Span, capacity int, field string) abi.DevicePtr {
 	from := p.end
 	if was.offset >= from && was.offset-from <= from/8 {
 		from = was.offset
 	}
-	offset, ok := reserve(p, list, capacity, from)
+	offset, ok := reserve(p, list, capacity, field, from)
 	if !ok {
 		return 0
 	}

@@ -167,9 +167,9 @@ func (e *Engine) Cache() *kvcache.Cache { return e.cache }
 func (e *Engine) Stream() cuda.Stream { return e.stream }
 
 // Encode runs the model over a document's tokens, alone and at positions from 0,
-// and calls [Step.Attend] for each layer. Register ends the step; encode must not. It may return when its work is queued
-// on the engine's stream. It runs on a goroutine of its own, and its context
-// ends when nobody waits for the document any more.
+// and calls [Step.Attend] for each layer. Register ends the step; encode must not. It
+// may return when its work is queued on the engine's stream. It runs on a goroutine of
+// its own, and its context ends when nobody waits for the document any more.
 type Encode func(ctx context.Context, s *Step) error
 
 // Register returns a hold on a document's chunk, and encodes it where there is

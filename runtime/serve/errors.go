@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -34,11 +35,13 @@ var (
 	ErrIncomplete = errors.New("the step is incomplete")
 )
 
-// launchError makes an error of the device an ErrLaunch. That a device is
-// closed stays as it is.
+// launchError makes an error of the device an ErrLaunch. That a device is closed, or
+// that the context ended, stays as it is.
 func launchError(err error) error {
-	if err == nil || errors.Is(err, ErrLaunch) || errors.Is(err, cuda.ErrClosed) {
-		return err
+	for _, is := range []error{nil, ErrLaunch, cuda.ErrClosed, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, is) {
+			return err
+		}
 	}
 	return fmt.Errorf("%w: %w", ErrLaunch, err)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cpu"
+	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/serve"
@@ -33,6 +34,8 @@ func TestNewErrors(t *testing.T) {
 		{func(m *serve.Model, _ *serve.Options) { m.Scale = 0 }, "Scale is 0"},
 		{func(m *serve.Model, _ *serve.Options) { m.Window = -1 }, "Window is -1"},
 		{func(m *serve.Model, _ *serve.Options) { m.MaxPosition = 5000 }, "MaxPosition is 5000, and its RoPE table ends at 4096"},
+		{func(m *serve.Model, _ *serve.Options) { m.Rope.MaxPosition = 0 }, "at positions below 0"},
+		{func(m *serve.Model, _ *serve.Options) { m.Rope.Frequencies = m.Rope.Frequencies[1:] }, "by 3 frequencies"},
 		{func(m *serve.Model, _ *serve.Options) { m.Layers = 0 }, "Layers is 0"},
 		{func(_ *serve.Model, o *serve.Options) { o.Pages = 0 }, "0 pages"},
 		{func(_ *serve.Model, o *serve.Options) { o.Pages = 1 << 16 }, "out of device memory"},
@@ -150,6 +153,7 @@ func TestNamedErrors(t *testing.T) {
 	check("no tokens", schedule(serve.Entry{Sequence: s}), "entry 0: 0 new tokens, want at least 1")
 	check("another engine's", schedule(serve.Entry{Sequence: s, Tokens: 1}, serve.Entry{Sequence: foreign, Tokens: 1}), "entry 1: not a sequence of this engine")
 	check("twice in a batch", schedule(serve.Entry{Sequence: s, Tokens: 1}, serve.Entry{Sequence: s, Tokens: 1}), serve.ErrBusy)
+	check("twice in a batch", schedule(serve.Entry{Sequence: s, Tokens: 1}, serve.Entry{Sequence: s, Tokens: 1}), "entry 1: the sequence: in a step that is neither committed nor aborted: it is in the batch twice")
 	check("too long", schedule(serve.Entry{Sequence: s, Tokens: 5000}), kvcache.ErrPosition)
 	err := schedule(serve.Entry{Sequence: s, Tokens: 90})
 	check("too large", err, serve.ErrNoPages)
@@ -349,4 +353,66 @@ func TestNoGoroutinesLeft(t *testing.T) {
 	}
 	stacks := make([]byte, 1<<16)
 	t.Errorf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
+}
+
+// interrupted is a device on which somebody gives up while a stream is waited for.
+type interrupted struct {
+	faultyCopier
+	giveUp func()
+}
+
+func (d *interrupted) Synchronize(ctx context.Context, s cuda.Stream) error {
+	d.giveUp()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return d.faultyCopier.Synchronize(ctx, s)
+}
+
+// Who gives up while the device is waited for gets the context's error, and not that a kernel failed.
+func TestGivenUp(t *testing.T) {
+	m := toy.Small()
+	dev := cpu.Open(cpu.Options{Workers: 1})
+	defer dev.Close()
+	f := newFaulty(dev, cpuKernels(t, dev, m), func(int, string) bool { return false })
+	nobody := func() {}
+	d := &interrupted{faultyCopier{f}, nobody}
+	e, err := serve.New(d, f, m, serve.Options{Pages: 200})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	b := toy.New(dev, e, m)
+	s, err := e.Open(nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Step(t.Context(), []serve.Entry{{Sequence: s, Tokens: 1}}, []int32{1}); err != nil {
+		t.Fatal(err)
+	}
+	g, err := b.Record(t.Context(), serve.GraphSize{Tokens: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Free()
+	for name, f := range map[string]func(ctx context.Context) error{
+		"a step with larger lists than before": func(ctx context.Context) error {
+			step, err := e.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 500}})
+			if err == nil {
+				step.Abort()
+			}
+			return err
+		},
+		"close a graph": g.Close,
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		d.giveUp = cancel
+		if err := f(ctx); !errors.Is(err, context.Canceled) || errors.Is(err, serve.ErrLaunch) {
+			t.Errorf("%s: error %v", name, err)
+		}
+		d.giveUp = nobody
+		if err := f(t.Context()); err != nil || s.Tokens() != 1 {
+			t.Errorf("%s, again: error %v, %d own tokens", name, err, s.Tokens())
+		}
+	}
 }

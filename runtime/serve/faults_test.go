@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
+	"unsafe"
 
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cpu"
@@ -30,10 +32,21 @@ type faulty struct {
 	held   map[abi.DevicePtr]int64
 	kept   int   // frees that failed: what they were to free is still held
 	locked int64 // host memory that is held
+
+	copies  int // from host memory, queued so far
+	copying []hostCopy
+	marks   map[cuda.Event]int // the copies before each
+	misused []string           // page-locked memory that was freed too early
+}
+
+// hostCopy is a copy from host memory that nobody has waited for.
+type hostCopy struct {
+	number int
+	src    []byte
 }
 
 func newFaulty(dev *cpu.Device, k serve.Kernels, fails func(int, string) bool) *faulty {
-	return &faulty{GraphDevice: dev, Kernels: k, fails: fails, names: map[string]int{}, held: map[abi.DevicePtr]int64{}}
+	return &faulty{GraphDevice: dev, Kernels: k, fails: fails, names: map[string]int{}, held: map[abi.DevicePtr]int64{}, marks: map[cuda.Event]int{}}
 }
 
 func (f *faulty) call(name string) error {
@@ -101,8 +114,21 @@ func (f *faulty) DestroyStream(s cuda.Stream) error {
 }
 
 func (f *faulty) Synchronize(ctx context.Context, s cuda.Stream) error {
+	f.mu.Lock()
+	before := f.copies
+	f.mu.Unlock()
 	err := f.GraphDevice.Synchronize(ctx, s) // as a device does: what fails has ended
+	if ctx.Err() == nil {
+		f.landed(before)
+	}
 	return errors.Join(f.call("Synchronize"), err)
+}
+
+// landed says that the first n copies are over.
+func (f *faulty) landed(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.copying = slices.DeleteFunc(f.copying, func(c hostCopy) bool { return c.number < n })
 }
 
 func (f *faulty) Capture(s cuda.Stream, record func() error) (cuda.Graph, error) {
@@ -191,6 +217,11 @@ func (f faultyCopier) AllocHost(n int64) ([]byte, error) {
 func (f faultyCopier) FreeHost(b []byte) error {
 	f.mu.Lock()
 	f.locked -= int64(len(b))
+	for _, c := range f.copying {
+		if begin, at := uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&c.src[0])); at >= begin && at < begin+uintptr(len(b)) {
+			f.misused = append(f.misused, fmt.Sprintf("%d bytes were freed while they were copied", len(c.src)))
+		}
+	}
 	f.mu.Unlock()
 	return errors.Join(f.call("FreeHost"), f.copier().FreeHost(b))
 }
@@ -213,6 +244,10 @@ func (f faultyCopier) CopyFromHostAsync(s cuda.Stream, dst abi.DevicePtr, src []
 	if err := f.call("CopyFromHostAsync"); err != nil {
 		return err
 	}
+	f.mu.Lock()
+	f.copying = append(f.copying, hostCopy{f.copies, src})
+	f.copies++
+	f.mu.Unlock()
 	return f.copier().CopyFromHostAsync(s, dst, src, b)
 }
 
@@ -233,6 +268,9 @@ func (f faultyCopier) Record(e cuda.Event, s cuda.Stream) error {
 	if err := f.call("Record"); err != nil {
 		return err
 	}
+	f.mu.Lock()
+	f.marks[e] = f.copies
+	f.mu.Unlock()
 	return f.events().Record(e, s)
 }
 
@@ -244,7 +282,13 @@ func (f faultyCopier) Follow(s, after cuda.Stream, e cuda.Event) error {
 }
 
 func (f faultyCopier) WaitEvent(ctx context.Context, e cuda.Event) error {
+	f.mu.Lock()
+	before := f.marks[e]
+	f.mu.Unlock()
 	err := f.events().WaitEvent(ctx, e)
+	if ctx.Err() == nil {
+		f.landed(before)
+	}
 	return errors.Join(f.call("WaitEvent"), err)
 }
 
@@ -420,6 +464,9 @@ func scenario(t *testing.T, copies bool, fail int) *faulty {
 	// The host tier does with the memory that it gets.
 	if fail > 0 && failures != 1 && !(failures == 0 && f.failed == "AllocHost") {
 		t.Errorf("%s failed, and %d operations", f.failed, failures)
+	}
+	if len(f.misused) > 0 {
+		t.Errorf("after %s failed: %q", f.failed, f.misused)
 	}
 	if len(f.held) > f.kept || f.locked > 0 {
 		t.Errorf("%d device allocations and %d bytes of host memory are left after %s failed", len(f.held), f.locked, f.failed)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 
 	"github.com/kgen-project/kgen/runtime/cuda"
@@ -22,6 +23,9 @@ type GraphSize struct {
 	Pages    int // of the page table, a chunk's counted once; 0: as many as the pool has and half as many again
 }
 
+// errRecorded is what the steps that Capture records are not made for.
+var errRecorded = errors.New("the step of a capture can only be attended")
+
 // Graph is a recorded decode step. It is replayed for batch after batch of
 // sequences, which may be others each time, and longer: [Graph.Schedule] puts
 // the work lists of a batch where the graph reads them. It replays the tensor
@@ -31,8 +35,8 @@ type Graph struct {
 	space    *workspace
 	stream   cuda.Stream // that it was recorded on
 	recorded cuda.Graph
-	busy     atomic.Bool // in an open step
-	closed   atomic.Bool
+	busy     atomic.Bool // in an open step, or somebody looks at closed
+	closed   bool        // guarded by busy
 }
 
 // Capture records a decode step of the size. record must attend every layer of
@@ -64,8 +68,8 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 	}
 	g := &Graph{engine: e, space: &workspace{fixed: fixed}}
 	defer func() {
-		if err != nil {
-			err = errors.Join(err, g.destroy())
+		if err != nil { // the copy of its lists may be under way
+			err = errors.Join(err, g.space.settle(context.WithoutCancel(ctx), e), g.destroy())
 		}
 	}()
 	if g.stream, err = dev.NewStream(); err != nil {
@@ -79,10 +83,11 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 	}
 	s.tokens = fixed.tokens
 	recorded, err := dev.Capture(g.stream, func() error { return record(s) })
+	s.ended = true
 	if err != nil {
 		return nil, err
 	}
-	g.recorded, s.ended = recorded, true
+	g.recorded = recorded
 	for layer, attended := range s.attended {
 		if !attended {
 			return nil, fmt.Errorf("%w: layer %d of %d was not attended", ErrIncomplete, layer, len(s.attended))
@@ -106,9 +111,9 @@ func (e *Engine) fixedSize(size GraphSize) (*fixedSize, error) {
 		pages := e.cache.Config().Pages
 		size.Pages = pages + pages/2
 	}
-	if size.Tokens < 1 || size.Context < 0 || size.Segments < 1 || size.Pages < 1 {
-		return nil, fmt.Errorf("a graph of %d tokens, context %d, %d segments, %d pages: want positive numbers",
-			size.Tokens, size.Context, size.Segments, size.Pages)
+	if size.Tokens < 1 || size.Context < 0 || size.Segments < 1 || size.Pages < 1 || max(size.Tokens, size.Context, size.Segments, size.Pages) > math.MaxInt32 {
+		return nil, fmt.Errorf("a graph of %d tokens, context %d, %d segments, %d pages: want positive numbers up to %d",
+			size.Tokens, size.Context, size.Segments, size.Pages, math.MaxInt32)
 	}
 	o := e.routes.options(decode)
 	items := o.MaxItems
@@ -121,11 +126,16 @@ func (e *Engine) fixedSize(size GraphSize) (*fixedSize, error) {
 		runs *= 2
 	}
 	shared := e.fixedShared(size)
-	return &fixedSize{
+	f := &fixedSize{
 		tokens: size.Tokens, slotBegins: size.Tokens + 1, items: items, runs: runs + items,
 		pages: size.Pages + size.Tokens*kvcache.OwnRoom,
 		slots: items + shared.members, shared: shared,
-	}, nil
+	}
+	if most := max(f.slotBegins, f.runs, f.pages, f.slots, shared.items, shared.runs); most > math.MaxInt32 {
+		return nil, fmt.Errorf("a graph of %d tokens, context %d, %d segments, %d pages: a list of %d, want at most %d",
+			size.Tokens, size.Context, size.Segments, size.Pages, most, math.MaxInt32)
+	}
+	return f, nil
 }
 
 // Schedule makes a step of a batch for [Step.Launch], in the way of
@@ -133,11 +143,12 @@ func (e *Engine) fixedSize(size GraphSize) (*fixedSize, error) {
 // [ErrFixedSize]; one that has an entry of more tokens than decode takes, too.
 // A graph is in one step at a time.
 func (g *Graph) Schedule(ctx context.Context, batch []Entry) (*Step, error) {
-	if g.closed.Load() {
-		return nil, fmt.Errorf("serve: schedule for a graph: %w", ErrClosed)
-	}
 	if !g.busy.CompareAndSwap(false, true) {
 		return nil, fmt.Errorf("serve: schedule for a graph: the graph: %w", ErrBusy)
+	}
+	if g.closed {
+		g.busy.Store(false)
+		return nil, fmt.Errorf("serve: schedule for a graph: %w", ErrClosed)
 	}
 	s, err := g.engine.schedule(ctx, batch, g)
 	if err != nil {
@@ -158,13 +169,13 @@ func (g *Graph) Close(ctx context.Context) error {
 		return err
 	}
 	defer e.leave()
-	if g.closed.Load() {
+	if g.closed {
 		return nil
 	}
 	if err := e.device.Synchronize(ctx, e.stream); err != nil {
 		return fmt.Errorf("serve: close a graph: %w", launchError(err))
 	}
-	g.closed.Store(true)
+	g.closed = true
 	e.mu.Lock()
 	delete(e.graphs, g)
 	e.mu.Unlock()

@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kgen-project/kgen/runtime/cpu"
@@ -85,26 +88,28 @@ func TestGraphErrors(t *testing.T) {
 	ctx := t.Context()
 	b := newBench(t, toy.Small(), serve.Options{Pages: 500})
 	chunk := b.Register(t, toy.Document(1, 300))
-	open := func() *serve.Sequence {
-		s, err := b.Engine.Open(kvcache.Pack(chunk), kvcache.Packed)
+	open := func(chunks ...*kvcache.Chunk) *serve.Sequence {
+		s, err := b.Engine.Open(kvcache.Pack(chunks...), kvcache.Packed)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s
 	}
-	one, two := open(), open()
+	one, two, many := open(chunk), open(chunk), open(slices.Repeat([]*kvcache.Chunk{b.Register(t, toy.Document(2, 9))}, 8)...)
 	for _, c := range []struct {
 		name  string
 		size  serve.GraphSize
 		batch []serve.Entry
 		want  error
+		text  string
 	}{
-		{"tokens", serve.GraphSize{Tokens: 1}, []serve.Entry{{Sequence: one, Tokens: 1}, {Sequence: two, Tokens: 1}}, serve.ErrFixedSize},
-		{"context", serve.GraphSize{Tokens: 1, Context: 200}, []serve.Entry{{Sequence: one, Tokens: 1}}, serve.ErrFixedSize},
-		{"pages", serve.GraphSize{Tokens: 1, Pages: 74}, []serve.Entry{{Sequence: one, Tokens: 1}}, serve.ErrFixedSize},
-		{"no decode", serve.GraphSize{Tokens: 100}, []serve.Entry{{Sequence: one, Tokens: 50}}, serve.ErrFixedSize},
-		{"no sequence", serve.GraphSize{Tokens: 1}, []serve.Entry{{Tokens: 1}}, nil},
-		{"fits", serve.GraphSize{Tokens: 2, Context: 310, Segments: 4, Pages: 77}, []serve.Entry{{Sequence: one, Tokens: 1}, {Sequence: two, Tokens: 1}}, nil},
+		{"tokens", serve.GraphSize{Tokens: 1}, []serve.Entry{{Sequence: one, Tokens: 1}, {Sequence: two, Tokens: 1}}, serve.ErrFixedSize, "2 query tokens, there is room for 1"},
+		{"context", serve.GraphSize{Tokens: 1, Context: 200}, []serve.Entry{{Sequence: one, Tokens: 1}}, serve.ErrFixedSize, "work items, there is room for"},
+		{"pages", serve.GraphSize{Tokens: 1, Pages: 74}, []serve.Entry{{Sequence: one, Tokens: 1}}, serve.ErrFixedSize, "raise GraphSize.Pages"},
+		{"segments", serve.GraphSize{Tokens: 2, Context: 310, Segments: 1}, []serve.Entry{{Sequence: many, Tokens: 1}}, serve.ErrFixedSize, "raise GraphSize.Segments"},
+		{"no decode", serve.GraphSize{Tokens: 100}, []serve.Entry{{Sequence: one, Tokens: 50}}, serve.ErrFixedSize, "a graph takes at most"},
+		{"no sequence", serve.GraphSize{Tokens: 1}, []serve.Entry{{Tokens: 1}}, nil, "not a sequence of this engine"},
+		{"fits", serve.GraphSize{Tokens: 2, Context: 310, Segments: 4, Pages: 77}, []serve.Entry{{Sequence: one, Tokens: 1}, {Sequence: two, Tokens: 1}}, nil, ""},
 	} {
 		g, err := b.Record(ctx, c.size)
 		if err != nil {
@@ -125,7 +130,7 @@ func TestGraphErrors(t *testing.T) {
 			if err := s.Commit(); !errors.Is(err, serve.ErrIncomplete) {
 				t.Errorf("commit without launch: %v", err)
 			}
-		case err == nil || c.want != nil && !errors.Is(err, c.want):
+		case err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text):
 			t.Errorf("%s: error %v, want %v", c.name, err, c.want)
 		}
 		if one.Tokens() != 0 || two.Tokens() != 0 {
@@ -137,7 +142,9 @@ func TestGraphErrors(t *testing.T) {
 		g.Free()
 	}
 
-	for _, size := range []serve.GraphSize{{}, {Tokens: -1}, {Tokens: 1, Pages: -1}} {
+	for _, size := range []serve.GraphSize{
+		{}, {Tokens: -1}, {Tokens: 1, Pages: -1}, {Tokens: 1, Pages: 1 << 61}, {Tokens: 1, Pages: math.MaxInt32}, {Tokens: 1 << 30}, {Tokens: 1 << 25, Segments: 1},
+	} {
 		if g, err := b.Engine.Capture(ctx, size, nil); err == nil {
 			t.Errorf("captured %v of %+v", g, size)
 		}
@@ -154,6 +161,28 @@ func TestGraphErrors(t *testing.T) {
 	cancel()
 	if _, err := b.Engine.Capture(cancelled, serve.GraphSize{Tokens: 1}, nothing); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// What a step of a capture can't do is an error, and nothing hangs.
+func TestCaptureOnlyAttends(t *testing.T) {
+	b := newBench(t, toy.Tiny(), serve.Options{Pages: 10})
+	for name, f := range map[string]func(s *serve.Step) error{
+		"launch": (*serve.Step).Launch,
+		"commit": (*serve.Step).Commit,
+		"wait":   func(s *serve.Step) error { return s.Wait(t.Context()) },
+	} {
+		var kept *serve.Step
+		_, err := b.Engine.Capture(t.Context(), serve.GraphSize{Tokens: 1}, func(s *serve.Step) error {
+			kept = s
+			return f(s)
+		})
+		if want := name + ": the step of a capture can only be attended"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q in it", err, want)
+		}
+		if err := kept.Attend(0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}); !errors.Is(err, serve.ErrEnded) {
+			t.Errorf("attend when the capture has failed: %v", err)
+		}
 	}
 }
 

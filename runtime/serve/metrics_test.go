@@ -1,12 +1,15 @@
 package serve_test
 
 import (
+	"errors"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/kgen-project/kgen/runtime/cpu"
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/serve"
 	"github.com/kgen-project/kgen/tests/toy"
@@ -57,5 +60,27 @@ func TestCollector(t *testing.T) {
 		if v, ok := got[name]; !ok || math.Abs(v-want) > 1e-9 {
 			t.Errorf("%s is %v (%v), want %v", name, v, ok, want)
 		}
+	}
+}
+
+// The step of an encode counts as any: where it can't be scheduled too.
+func TestFailedEncodeCounts(t *testing.T) {
+	dev := cpu.Open(cpu.Options{Workers: 1})
+	defer dev.Close()
+	m, refuse := toy.Small(), false
+	f := newFaulty(dev, cpuKernels(t, dev, m), func(_ int, name string) bool { return refuse && name == "Alloc" })
+	e, err := serve.New(f, f, m, serve.Options{Pages: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	refuse = true
+	if _, err := e.Register(t.Context(), []int32{1}, nil); !errors.Is(err, errInjected) {
+		t.Fatal(err)
+	}
+	want := "# HELP kgen_step_failures_total Steps that could not be scheduled, or that the device failed.\n" +
+		"# TYPE kgen_step_failures_total counter\nkgen_step_failures_total 1\n"
+	if err := testutil.CollectAndCompare(e.Collector(), strings.NewReader(want), "kgen_step_failures_total"); err != nil {
+		t.Error(err)
 	}
 }

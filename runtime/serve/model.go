@@ -157,6 +157,11 @@ func (m Model) check() error {
 	if m.Window < 0 || m.SinkTokens < 0 || m.MaxPosition < 0 {
 		errs = append(errs, fmt.Errorf("the model's Window is %d, SinkTokens %d, MaxPosition %d: none may be negative", m.Window, m.SinkTokens, m.MaxPosition))
 	}
+	// A kernel would read behind the end of a table that is smaller than it expects.
+	if r := m.Rope; r.RotaryDim != 0 && (r.RotaryDim < 0 || r.RotaryDim > m.HeadDim || len(r.Frequencies) != r.RotaryDim/2 || r.MaxPosition < 1) {
+		errs = append(errs, fmt.Errorf("the model's Rope rotates %d of %d dimensions, by %d frequencies, at positions below %d: take one of rope.Rule.Resolve",
+			r.RotaryDim, m.HeadDim, len(r.Frequencies), r.MaxPosition))
+	}
 	if m.Rope.RotaryDim > 0 && m.MaxPosition > m.Rope.MaxPosition {
 		errs = append(errs, fmt.Errorf("the model's MaxPosition is %d, and its RoPE table ends at %d", m.MaxPosition, m.Rope.MaxPosition))
 	}

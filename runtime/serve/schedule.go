@@ -95,6 +95,9 @@ func (e *Engine) claim(batch []Entry) (err error) {
 			err = entry.Sequence.claim()
 		}
 		if err != nil {
+			if slices.ContainsFunc(batch[:i], func(e Entry) bool { return e.Sequence == entry.Sequence }) {
+				err = fmt.Errorf("%w: it is in the batch twice", err)
+			}
 			for _, claimed := range batch[:i] {
 				claimed.Sequence.unclaim()
 			}
@@ -161,6 +164,7 @@ func (e *Engine) scheduleChunk(ctx context.Context, tokens int, pages []int32) (
 	s := &Step{engine: e, stream: e.stream, start: time.Now()}
 	defer func() {
 		if err != nil {
+			e.metrics.failed.Inc()
 			s.rollBack()
 		}
 	}()

@@ -43,8 +43,8 @@ type launch struct {
 	merge  abi.MergeParams // Tokens is 0 where there is nothing to merge
 }
 
-// Tokens is the number of rows of the step's tensors; in a graph, the most there
-// can be.
+// Tokens is the number of rows of the step's tensors; while a graph is recorded, the
+// most there can be.
 func (s *Step) Tokens() int { return s.tokens }
 
 // Spared is the bytes of KV that decode alone would read, in all layers, beyond those
@@ -204,6 +204,8 @@ func (s *Step) Launch() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	case s.recorded:
+		return fmt.Errorf("serve: launch: %w", errRecorded)
 	case s.ended:
 		return fmt.Errorf("serve: launch: %w", ErrEnded)
 	case s.err != nil:
@@ -230,7 +232,10 @@ func (s *Step) Launch() error {
 func (s *Step) Wait(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended {
+	switch {
+	case s.recorded:
+		return fmt.Errorf("serve: wait: %w", errRecorded)
+	case s.ended:
 		return fmt.Errorf("serve: wait: %w", ErrEnded)
 	}
 	if err := s.engine.enter(); err != nil {
@@ -263,7 +268,10 @@ func (s *Step) fail(err error) {
 func (s *Step) Commit() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended {
+	switch {
+	case s.recorded:
+		return fmt.Errorf("serve: commit: %w", errRecorded)
+	case s.ended:
 		return fmt.Errorf("serve: commit: %w", ErrEnded)
 	}
 	err := s.err
@@ -291,7 +299,7 @@ func (s *Step) Commit() error {
 func (s *Step) Abort() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.ended {
+	if !s.ended && !s.recorded {
 		s.abort()
 	}
 }

@@ -207,29 +207,29 @@ func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 	for len(w.slots) < f.tokens {
 		w.slots = append(w.slots, -1) // append writes nothing for padding
 	}
-	a.positions = pack(&p, w.positions, f.tokens)
-	a.stored = pack(&p, w.stored, f.tokens)
-	a.slots = pack(&p, w.slots, f.tokens)
+	a.positions = pack(&p, w.positions, f.tokens, "Tokens")
+	a.stored = pack(&p, w.stored, f.tokens, "Tokens")
+	a.slots = pack(&p, w.slots, f.tokens, "Tokens")
 	for i := range w.groups {
 		g, l := &w.groups[i], &w.groups[i].lists
 		if len(l.Items) == 0 {
 			continue
 		}
-		a.groups[i].slotBegin = pack(&p, l.SlotBegin, f.slotBegins)
-		a.groups[i].items = pack(&p, l.Items, f.items)
-		a.groups[i].runs = packChanged(&p, &g.runs, l.Number, l.Runs, l.Changed, f.runs)
-		a.groups[i].counter = pack(&p, w.counter[:], 0)
+		a.groups[i].slotBegin = pack(&p, l.SlotBegin, f.slotBegins, "Tokens")
+		a.groups[i].items = pack(&p, l.Items, f.items, "Context")
+		a.groups[i].runs = packChanged(&p, &g.runs, l.Number, l.Runs, l.Changed, f.runs, "Segments")
+		a.groups[i].counter = pack(&p, w.counter[:], 0, "")
 	}
 	shared := &w.groups[decodeGroup].shared
 	if len(shared.Items) > 0 {
-		a.shared.items = pack(&p, shared.Items, f.shared.items)
-		a.shared.runs = pack(&p, shared.Runs, f.shared.runs)
-		a.shared.members = pack(&p, shared.Members, f.shared.members)
-		a.shared.offsets = pack(&p, shared.Offsets, f.shared.offsets)
-		a.shared.counter = pack(&p, w.counter[:], 0)
+		a.shared.items = pack(&p, shared.Items, f.shared.items, "Segments")
+		a.shared.runs = pack(&p, shared.Runs, f.shared.runs, "Segments")
+		a.shared.members = pack(&p, shared.Members, f.shared.members, "Segments")
+		a.shared.offsets = pack(&p, shared.Offsets, f.shared.offsets, "Segments")
+		a.shared.counter = pack(&p, w.counter[:], 0, "")
 	}
 	t := w.table
-	a.table = packChanged(&p, &t.packed, t.Number, t.Pages, t.Changed, f.pages) // last: the rest of its capacity is not copied
+	a.table = packChanged(&p, &t.packed, t.Number, t.Pages, t.Changed, f.pages, "Pages") // last: the rest of its capacity is not copied
 	if p.err != nil {
 		return a, p.err
 	}
