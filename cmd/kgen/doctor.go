@@ -208,7 +208,7 @@ func plansOf(g gpu, compiler string, folders ...string) string {
 		var parts []string
 		for _, e := range table.Entries {
 			part := fmt.Sprintf("%s (%s)", e.Spec, e.Date)
-			if why := e.Differs(tune.Identity{GPU: g.Name, Driver: g.Driver, Compiler: compiler, Sources: tune.Sources()}); why != "" {
+			if why := e.Differs(tune.Identity{GPU: g.Name, Driver: g.Driver, Compiler: compiler}); why != "" {
 				part = fmt.Sprintf("%s (%s, but %s: run kgen tune again)", e.Spec, e.Date, why)
 			}
 			parts = append(parts, part)

@@ -28,9 +28,14 @@ func (a *app) shape(s spec.Spec, entries []tune.Entry, text string) error {
 	}
 	var chosen [][]string
 	for _, e := range entries {
-		if slices.Contains(s.Targets, e.Target) {
-			chosen = append(chosen, []string{e.GPU, string(e.Target), chosenBy(e, c), "table", whyTuned(e, c)})
+		if !slices.Contains(s.Targets, e.Target) {
+			continue
 		}
+		sources, err := tune.Sources(s, e.Target)
+		if err != nil {
+			return err
+		}
+		chosen = append(chosen, []string{e.GPU, string(e.Target), chosenBy(e, c), "table", whyTuned(e, c, sources)})
 	}
 	var model [][]string
 	for _, target := range s.Targets {
@@ -69,8 +74,8 @@ func chosenBy(e tune.Entry, c bench.Case) string {
 	return k.Choose(c.Query, c.Context).Setting.String()
 }
 
-// whyTuned says where a choice comes from.
-func whyTuned(e tune.Entry, c bench.Case) string {
+// whyTuned says where a choice comes from. sources is a hash of the kernels as they are now.
+func whyTuned(e tune.Entry, c bench.Case, sources string) string {
 	k, ok := kindTable(e, tune.KindOf(c))
 	if !ok {
 		return fmt.Sprintf("%s was not tuned", tune.KindOf(c))
@@ -91,8 +96,8 @@ func whyTuned(e tune.Entry, c bench.Case) string {
 			why = append(why, fmt.Sprintf("%s us in this very case, where the best, %s, took %s", microseconds(t), best, microseconds(fastest)))
 		}
 	}
-	if e.Sources != tune.Sources() {
-		why = append(why, otherTemplates)
+	if e.Sources != sources {
+		why = append(why, otherKernels)
 	}
 	return strings.Join(why, "; ")
 }

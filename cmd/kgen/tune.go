@@ -160,8 +160,11 @@ func (c *tuneCommand) machine(ctx context.Context, a *app, s spec.Spec, targets 
 	}(dev)
 	info := dev.Info()
 	m.Device = dev
-	id = tune.Identity{Spec: s.Name, Digest: spec.Digest(s), GPU: info.Name, Driver: info.Driver, Sources: tune.Sources()}
+	id = tune.Identity{Spec: s.Name, Digest: spec.Digest(s), GPU: info.Name, Driver: info.Driver}
 	if id.Target, err = tunedTarget(targets, info); err != nil {
+		return nil, m, id, err
+	}
+	if id.Sources, err = tune.Sources(s, id.Target); err != nil {
 		return nil, m, id, err
 	}
 	if c.Backend == "emulator" {
@@ -366,8 +369,12 @@ func (c *tuneCommand) score(a *app, s spec.Spec) error {
 	if err := e.Check(s); err != nil {
 		return err
 	}
-	if e.Sources != tune.Sources() {
-		fmt.Fprintf(a.stderr, "kgen: %s: %s is used, but %s\n", c.Score, s.Name, otherTemplates)
+	sources, err := tune.Sources(s, e.Target)
+	if err != nil {
+		return err
+	}
+	if e.Sources != sources {
+		fmt.Fprintf(a.stderr, "kgen: %s: %s is used, but %s\n", c.Score, s.Name, otherKernels)
 	}
 	scores := tune.ScoreModel(s, e, plan.NominalCeilings(e.Target))
 	if c.JSON {

@@ -166,7 +166,7 @@ func (a *app) current(e tune.Entry, now tune.Identity) bool {
 }
 
 // rules are those of the entries for the targets of a spec, as far as they were
-// measured with what is known of now. Entries of other templates are used, with a
+// measured with what is known of now. Entries of other kernels are used, with a
 // sentence: a plan that was the best before a kernel changed is still a better guess than
 // the default.
 func (a *app) rules(s spec.Spec, entries []tune.Entry, now tune.Identity) ([]plan.Tuned, error) {
@@ -175,8 +175,12 @@ func (a *app) rules(s spec.Spec, entries []tune.Entry, now tune.Identity) ([]pla
 		if now.GPU != "" && now.GPU != e.GPU || !slices.Contains(s.Targets, e.Target) || !a.current(e, now) {
 			continue
 		}
-		if e.Sources != tune.Sources() {
-			fmt.Fprintf(a.stderr, "kgen: %s: %s is used, but %s; run kgen tune again\n", e.File(), e.Spec, otherTemplates)
+		sources, err := tune.Sources(s, e.Target)
+		if err != nil {
+			return nil, err
+		}
+		if e.Sources != sources {
+			fmt.Fprintf(a.stderr, "kgen: %s: %s is used, but %s; run kgen tune again\n", e.File(), e.Spec, otherKernels)
 		}
 		t, err := e.Tuned(s)
 		if err != nil {
@@ -187,7 +191,7 @@ func (a *app) rules(s spec.Spec, entries []tune.Entry, now tune.Identity) ([]pla
 	return out, nil
 }
 
-const otherTemplates = "it was measured with kernels of other templates than these"
+const otherKernels = "it was measured with other kernels than these"
 
 // emitTuned emits a spec with the plans of GPU models, and with those that the cost
 // model chooses for the other GPUs of each target.

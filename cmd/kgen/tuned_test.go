@@ -22,8 +22,12 @@ func TestRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sources, err := tune.Sources(s, "sm_90a")
+	if err != nil {
+		t.Fatal(err)
+	}
 	measured := tune.Identity{Spec: "llama3", Digest: spec.Digest(s), GPU: "NVIDIA H200", Target: "sm_90a",
-		Driver: "CUDA 13.0, 580.95.05", Compiler: "nvrtc 13.0.88", Sources: tune.Sources()}
+		Driver: "CUDA 13.0, 580.95.05", Compiler: "nvrtc 13.0.88", Sources: sources}
 	layout := plan.Layout{Family: plan.SM90, Tile: spec.Tile{Rows: 64, Keys: 64, Stages: 3, Warps: 8}, Blocks: 1}
 	bench := tune.Identity{GPU: measured.GPU, Driver: measured.Driver, Compiler: measured.Compiler}
 	for _, c := range []struct {
@@ -40,8 +44,8 @@ func TestRules(t *testing.T) {
 			"llama3 is not used: the driver was CUDA 13.0 and is now CUDA 13.0, 580.95.05; run kgen tune again"},
 		{"another compiler", func(then, now *tune.Identity) { then.Compiler = "nvrtc 12.9.1" }, false,
 			"llama3 is not used: the compiler was nvrtc 12.9.1 and is now nvrtc 13.0.88; run kgen tune again"},
-		{"other templates", func(then, now *tune.Identity) { then.Sources = "x" }, true,
-			"llama3 is used, but it was measured with kernels of other templates than these; run kgen tune again"},
+		{"other kernels", func(then, now *tune.Identity) { then.Sources = "x" }, true,
+			"llama3 is used, but it was measured with other kernels than these; run kgen tune again"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			then, now := measured, bench

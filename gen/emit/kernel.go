@@ -3,10 +3,10 @@ package emit
 import (
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
@@ -80,6 +80,19 @@ func flags(s spec.Spec, p plan.Plan) map[string]bool {
 		f["KGEN_"+strings.ToUpper(string(k))] = k == kind
 	}
 	return f
+}
+
+// Variant names what the templates become for a plan: kernels of one kind and variant differ in
+// their constants alone.
+func Variant(s spec.Spec, p plan.Plan) string {
+	f := flags(s, p)
+	var set []string
+	for _, name := range sortedKeys(f) {
+		if f[name] {
+			set = append(set, name)
+		}
+	}
+	return string(p.Family) + " " + strings.Join(set, " ")
 }
 
 // tiled reports a kind whose plan has a tile of rows and keys.
@@ -221,16 +234,15 @@ func cFloat(x float64) string {
 	return text + "f"
 }
 
-var (
-	lineComment = regexp.MustCompile(`//[^\n]*`)
-	identifier  = regexp.MustCompile(`\b[A-Za-z_]\w*`)
-)
-
-// identifiers is every word of the code that is not in a comment.
+// identifiers is every word of the code that is not in a comment; numbers are among them.
 func identifiers(code string) map[string]bool {
 	names := map[string]bool{}
-	for _, name := range identifier.FindAllString(lineComment.ReplaceAllString(code, ""), -1) {
-		names[name] = true
+	between := func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }
+	for line := range strings.Lines(code) {
+		line, _, _ = strings.Cut(line, "//")
+		for word := range strings.FieldsFuncSeq(line, between) {
+			names[word] = true
+		}
 	}
 	return names
 }

@@ -20,7 +20,7 @@ type Identity struct {
 	Target   spec.Target `json:"target"`
 	Driver   string      `json:"driver"`
 	Compiler string      `json:"compiler"` // such as nvrtc 13.0.88
-	Sources  string      `json:"sources"`  // a hash of the templates that kernels are made from
+	Sources  string      `json:"sources"`  // see [Sources]
 }
 
 // Differs says in a sentence what of a table's or journal's identity is no longer so,
@@ -29,7 +29,7 @@ func (then Identity) Differs(now Identity) string {
 	for _, f := range []struct{ what, then, now string }{
 		{"the spec", then.Spec, now.Spec},
 		{"the GPU", then.GPU, now.GPU}, {"the spec's digest", then.Digest, now.Digest}, {"the target", string(then.Target), string(now.Target)},
-		{"the driver", then.Driver, now.Driver}, {"the compiler", then.Compiler, now.Compiler}, {"the hash of the kernels' templates", then.Sources, now.Sources},
+		{"the driver", then.Driver, now.Driver}, {"the compiler", then.Compiler, now.Compiler}, {"the hash of the kernels", then.Sources, now.Sources},
 	} {
 		if f.now != "" && f.then != f.now {
 			return fmt.Sprintf("%s was %s and is now %s", f.what, f.then, f.now)

@@ -4,36 +4,61 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io/fs"
+	"io"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/kgen-project/kgen/gen/emit"
 	"github.com/kgen-project/kgen/gen/emulate"
+	"github.com/kgen-project/kgen/gen/plan"
+	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/templates"
 )
 
-// Sources is a hash of the templates that kernels are made from, without their comments:
-// times are of the kernels of their day.
-func Sources() string {
-	sum := sha256.New()
-	err := fs.WalkDir(templates.FS, ".", func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() || strings.HasPrefix(path, "emu/") {
-			return err
+// Sources is a hash of the kernels that tuning chooses among for a target, and of merge, without
+// their comments: times are of the kernels of their day. Of those that differ in constants
+// alone it has the first.
+func Sources(s spec.Spec, target spec.Target) (string, error) {
+	var plans []plan.Plan
+	seen := map[string]bool{}
+	for _, kind := range KindsOf(s) {
+		candidates, err := plan.Candidates(s, kind, target)
+		if err != nil {
+			return "", err
 		}
-		data, err := fs.ReadFile(templates.FS, path)
-		fmt.Fprintln(sum, path)
-		for line := range strings.Lines(string(data)) {
-			code, _, _ := strings.Cut(line, "//")
-			if code = strings.TrimSpace(code); code != "" {
-				fmt.Fprintln(sum, code)
+		for _, p := range candidates {
+			if v := emit.Variant(s, p); !seen[v] {
+				seen[v], plans = true, append(plans, p)
 			}
 		}
-		return err
-	})
-	if err != nil {
-		panic(err) // files that this program holds
 	}
-	return hex.EncodeToString(sum.Sum(nil))[:16]
+	if slices.Contains(s.Kinds, spec.Merge) {
+		merge, err := plan.Choose(s, spec.Merge, target)
+		if err != nil {
+			return "", err
+		}
+		plans = append(plans, merge)
+	}
+	out, err := emit.Emit(s, plans, templates.FS)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	for _, k := range out.Kernels {
+		writeCode(sum, k.Source)
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:16], nil
+}
+
+// writeCode writes a source's lines but for comments.
+func writeCode(to io.Writer, source []byte) {
+	for line := range strings.Lines(string(source)) {
+		code, _, _ := strings.Cut(line, "//")
+		if code = strings.TrimSpace(code); code != "" {
+			fmt.Fprintln(to, code) // a hash has no errors
+		}
+	}
 }
 
 // Counted is what the emulator's counters stand for as a time, by about what each
