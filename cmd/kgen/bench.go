@@ -105,8 +105,11 @@ func (c *benchCommand) report(ctx context.Context, a *app) (bench.Report, error)
 		}
 		return c.measure(ctx, a)
 	}
-	if c.Spec != "" || len(c.Case) > 0 || c.Sweep || len(c.Against) > 0 || c.Encoding != "" || c.Read != 0 || c.Product != 0 {
-		return bench.Report{}, usagef("--from shows what was measured; leave out the spec and what is to be measured")
+	if c.Spec != "" {
+		return bench.Report{}, usagef("--from shows what was measured; leave out the spec")
+	}
+	if others := a.besides("from", "json", "markdown", "html"); others != nil {
+		return bench.Report{}, usagef("--from shows what was measured; leave out %s", strings.Join(others, ", "))
 	}
 	name, data, err := a.read(c.From)
 	if err != nil {

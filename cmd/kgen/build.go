@@ -81,9 +81,6 @@ func (c chosenPlan) String() string {
 }
 
 func (c *buildCommand) Run(ctx context.Context, a *app) error {
-	if c.Out == "" {
-		return usagef("--out is empty; the working folder is .")
-	}
 	specs, tables, err := a.readTuned(c.Specs, c.Target)
 	if err != nil {
 		return err

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -50,6 +52,7 @@ type app struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	args           []string // without the program's name
+	given          []string // the names of the flags among args
 }
 
 // usageError is a mistake of the caller.
@@ -109,7 +112,58 @@ func (a *app) command(ctx context.Context, args []string) error {
 		}
 		return usagef("%w; see %s", err, help)
 	}
+	if err := a.look(parsed.Path); err != nil {
+		return err
+	}
 	return parsed.Run()
+}
+
+// look notes which flags are given, and refuses empty values: one is of a variable that is
+// not set, more likely than for everything that there is.
+func (a *app) look(path []*kong.Path) error {
+	for _, p := range path {
+		switch {
+		case p.Flag != nil:
+			a.given = append(a.given, p.Flag.Name)
+			if emptyValue(p.Flag.Target) {
+				hint := ", or leave out the flag"
+				if p.Flag.Required {
+					hint = ""
+				}
+				return usagef("--%s is empty: give a value%s", p.Flag.Name, hint)
+			}
+		case p.Positional != nil && emptyValue(p.Positional.Target):
+			return usagef("<%s> is empty: give a value", p.Positional.Name)
+		}
+	}
+	return nil
+}
+
+// emptyValue reports a text that is empty, a list of which one is, and an empty list.
+func emptyValue(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.String:
+		return v.Len() == 0
+	case reflect.Slice:
+		for i := range v.Len() {
+			if emptyValue(v.Index(i)) {
+				return true
+			}
+		}
+		return v.Len() == 0
+	}
+	return false
+}
+
+// besides are the given flags that are none of the named ones, as they are written.
+func (a *app) besides(names ...string) []string {
+	var others []string
+	for _, name := range a.given {
+		if flag := "--" + name; !slices.Contains(names, name) && !slices.Contains(others, flag) {
+			others = append(others, flag)
+		}
+	}
+	return others
 }
 
 // report says on standard error why a command failed and returns its exit code.

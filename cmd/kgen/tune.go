@@ -50,6 +50,9 @@ func (c *tuneCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if c.Score != "" {
+		if others := a.besides("score", "json"); others != nil {
+			return usagef("--score measures nothing; leave out %s", strings.Join(others, ", "))
+		}
 		return c.score(a, s)
 	}
 	o := tune.Options{Candidates: c.Candidates, Repeats: c.Repeats, CheckCases: c.CheckCases, Budget: c.Budget, Seed: c.Seed}

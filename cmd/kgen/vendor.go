@@ -26,9 +26,6 @@ func (vendorCommand) Help() string {
 }
 
 func (c *vendorCommand) Run(ctx context.Context, a *app) error {
-	if c.To == "" { // a variable that is not set, more likely than the working folder
-		return usagef("--to is empty; the working folder is .")
-	}
 	specs, tables, err := a.readTuned([]string{c.Spec}, c.Target)
 	if err != nil {
 		return err

@@ -64,6 +64,9 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 	if o.Encodings, err = parseWords("encoding", c.Encoding, spec.AllEncodings); err != nil {
 		return err
 	}
+	if c.Backend == "cpu" && len(c.Target) > 0 {
+		return usagef("--target says which plans are verified, and the CPU backend has none; leave it out, or give --backend emulator")
+	}
 	specs := []spec.Spec{s}
 	if err := retarget(specs, c.Target); err != nil {
 		return err
