@@ -1,23 +1,39 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/kgen-project/kgen/runtime/filelock"
 )
 
 // replaceFile writes a file whole or not at all; of a link, what it leads to.
 func replaceFile(path string, data []byte) error {
-	place, temp, err := beginFile(path)
+	return changeFile(path, func() ([]byte, error) { return data, nil })
+}
+
+// changeFile is replaceFile by what content returns, which no other kgen writes the file
+// during.
+func changeFile(path string, content func() ([]byte, error)) error {
+	place, unlock, err := lockPlace(path)
 	if err != nil {
 		return err
 	}
-	if err := writeSynced(temp, data); err != nil {
-		return notWritten(path, errors.Join(err, os.RemoveAll(temp)))
+	defer unlock()
+	data, err := content()
+	if err != nil {
+		return err
 	}
-	if err := os.Rename(temp, place); err != nil {
+	temp := beside(place)
+	err = writeSynced(temp, data)
+	if err == nil {
+		err = os.Rename(temp, place)
+	}
+	if err != nil {
 		return notWritten(path, errors.Join(err, os.RemoveAll(temp)))
 	}
 	return syncFolder(filepath.Dir(place))
@@ -26,30 +42,40 @@ func replaceFile(path string, data []byte) error {
 // checkFile says whether replaceFile could write a file, for who has much to do
 // before it does.
 func checkFile(path string) error {
-	_, temp, err := beginFile(path)
+	place, unlock, err := lockPlace(path)
 	if err != nil {
 		return err
 	}
+	defer unlock()
+	temp := beside(place)
 	return notWritten(path, errors.Join(writeSynced(temp, nil), os.RemoveAll(temp)))
 }
 
-// beginFile returns a file's place, behind links, and where it is written before it is
-// renamed. What is there and no regular file, such as a device, is not to be replaced.
-func beginFile(path string) (place, temp string, err error) {
+// lockPlace returns a file's place, behind links, with the lock of who writes it: they all
+// write beside it first, to a file of the same name. What is there and no regular file,
+// such as a device, is not to be replaced.
+func lockPlace(path string) (place string, unlock func(), err error) {
 	place = path
 	if _, err := os.Lstat(path); err == nil {
 		if place, err = filepath.EvalSymlinks(path); err != nil {
-			return "", "", notWritten(path, err)
+			return "", nil, notWritten(path, err)
 		}
 	}
 	switch info, err := os.Stat(place); {
 	case err == nil && info.IsDir():
-		return "", "", fmt.Errorf("write %s: it is a folder", path)
+		return "", nil, fmt.Errorf("write %s: it is a folder", path)
 	case err == nil && !info.Mode().IsRegular():
-		return "", "", fmt.Errorf("write %s: it is not a regular file", path)
+		return "", nil, fmt.Errorf("write %s: it is not a regular file", path)
 	}
-	temp = beside(place)
-	return place, temp, notWritten(path, os.RemoveAll(temp)) // of a process that was killed
+	unlock, err = filelock.Lock(context.Background(), beside(place)+".lock") // nobody has it for long
+	if err != nil {
+		return "", nil, notWritten(path, err)
+	}
+	if err := os.RemoveAll(beside(place)); err != nil { // of a process that was killed
+		unlock()
+		return "", nil, notWritten(path, err)
+	}
+	return place, unlock, nil
 }
 
 // notWritten is an error with the name that the caller gave in the place of the

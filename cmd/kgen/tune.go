@@ -219,19 +219,13 @@ func (c *tuneCommand) tune(ctx context.Context, a *app, s spec.Spec, m tune.Mach
 	if path == "" {
 		path = filepath.Join(filepath.Dir(c.Spec), tunedFolder, tune.FileName(id.GPU))
 	}
-	table := tune.Table{GPU: id.GPU}
-	switch old, err := readTable(path); {
-	case errors.Is(err, os.ErrNotExist):
-	case err != nil:
+	table, err := tableOf(path, id.GPU)
+	if err != nil {
 		return tune.Entry{}, path, err
-	case old.GPU != id.GPU:
-		return tune.Entry{}, path, usagef("%s is a table of %s, and this is %s: give another --output", path, old.GPU, id.GPU)
-	default:
-		table = old
-		for _, e := range old.Entries {
-			if why := e.Differs(id); e.Spec == s.Name && why != "" {
-				fmt.Fprintf(a.stderr, "kgen: %s: %s is measured again: %s\n", path, s.Name, why)
-			}
+	}
+	if e, ok := table.Entry(s.Name); ok {
+		if why := e.Differs(id); why != "" {
+			fmt.Fprintf(a.stderr, "kgen: %s: %s is measured again: %s\n", path, s.Name, why)
 		}
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -252,23 +246,37 @@ func (c *tuneCommand) tune(ctx context.Context, a *app, s spec.Spec, m tune.Mach
 	o.Progress = func(stage string, done, total int) { bar.set(done, total, stage) }
 	entry, err := tune.Run(ctx, m, s, journal, o)
 	bar.end()
-	checks, times := journal.Known()
-	if err = errors.Join(err, journal.Close()); err != nil {
-		if checks+times > 0 {
+	keep := c.Journal != ""
+	if err != nil {
+		if checks, times := journal.Known(); checks+times > 0 {
 			fmt.Fprintf(a.stderr, "kgen: %s has %d checks and %d times; the same command goes on from there\n", journalPath, checks, times)
-		} else if c.Journal == "" {
-			err = errors.Join(err, os.Remove(journalPath)) // it has nothing to go on from
+			keep = true
 		}
-		return tune.Entry{}, path, err
+	} else {
+		entry.Identity, entry.Date = id, time.Now().UTC().Format(time.DateOnly)
+		err = changeFile(path, func() ([]byte, error) {
+			table, err := tableOf(path, id.GPU) // again: another run may have written to it
+			return table.With(entry).Marshal(), err
+		})
+		keep = keep || err != nil
 	}
-	entry.Identity, entry.Date = id, time.Now().UTC().Format(time.DateOnly)
-	if err := replaceFile(path, table.With(entry).Marshal()); err != nil {
-		return tune.Entry{}, path, err
+	if keep {
+		return entry, path, errors.Join(err, journal.Close())
 	}
-	if c.Journal == "" {
-		err = os.Remove(journalPath)
+	return entry, path, errors.Join(err, journal.Remove())
+}
+
+// tableOf reads the table at path, which must be of a GPU model; where there is none it is
+// an empty one.
+func tableOf(path, gpu string) (tune.Table, error) {
+	table, err := readTable(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return tune.Table{GPU: gpu}, nil
+	case err == nil && table.GPU != gpu:
+		err = usagef("%s is a table of %s, and this is %s: give another --output", path, table.GPU, gpu)
 	}
-	return entry, path, err
+	return table, err
 }
 
 // tuneReport is what a run found, for programs.

@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/filelock"
 )
 
 // Identity is what a measurement is worth nothing without.
@@ -40,9 +41,10 @@ func (then Identity) Differs(now Identity) string {
 
 // Journal keeps every check and every time in a file, a line each, as it is made, so
 // that a run that was interrupted, by whatever, goes on where it was. It is for one
-// goroutine at a time.
+// goroutine at a time; while it is open, no other run can open the same file.
 type Journal struct {
 	file    *os.File
+	unlock  func()
 	checked map[string]string
 	timed   map[string][]int64
 }
@@ -57,16 +59,25 @@ type event struct {
 	Times   []int64   `json:"ns,omitempty"` // with Timed
 }
 
-// OpenJournal opens or makes a journal. One of another identity or seed is refused.
+// OpenJournal opens or makes a journal. One of another identity or seed is refused, and one
+// that is open: lines of two runs among each other would be no run's.
 func OpenJournal(path string, id Identity, seed uint64) (_ *Journal, err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	unlock, err := filelock.Try(path + ".lock")
+	if errors.Is(err, filelock.ErrHeld) {
+		return nil, fmt.Errorf("tune: journal %s: another run is using it: wait for its end, or give another --journal", path)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("tune: journal: %w", err)
 	}
-	j := &Journal{file: f, checked: map[string]string{}, timed: map[string][]int64{}}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		unlock()
+		return nil, fmt.Errorf("tune: journal: %w", err)
+	}
+	j := &Journal{file: f, unlock: unlock, checked: map[string]string{}, timed: map[string][]int64{}}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, f.Close())
+			err = errors.Join(err, j.Close())
 		}
 	}()
 	started, whole, err := j.read(id, seed)
@@ -165,4 +176,13 @@ func (j *Journal) addTime(key string, ns []int64) error {
 }
 
 // Close closes the file, which stays.
-func (j *Journal) Close() error { return j.file.Close() }
+func (j *Journal) Close() error {
+	defer j.unlock()
+	return j.file.Close()
+}
+
+// Remove closes the file and removes it.
+func (j *Journal) Remove() error {
+	defer j.unlock() // behind the removal: who has the lock has the file
+	return errors.Join(j.file.Close(), os.Remove(j.file.Name()))
+}

@@ -306,6 +306,31 @@ func TestJournal(t *testing.T) {
 	}
 }
 
+// Two runs on one journal would each measure what the other does, and mix their lines.
+func TestJournalIsOfOneRunAtATime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j")
+	id := entry(t).Identity
+	j, err := OpenJournal(path, id, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenJournal(path, id, 1); err == nil || !strings.Contains(err.Error(), path+": another run is using it: wait for its end, or give another --journal") {
+		t.Errorf("a second run: %v", err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if j, err = OpenJournal(path, id, 1); err != nil {
+		t.Fatalf("after the first: %v", err)
+	}
+	if err := j.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("gpu: x\nspecs: {a: {kinds: {extend: {choices: [{plan: {rows: 16}}]}}}}"))
 	f.Fuzz(func(t *testing.T, data []byte) {

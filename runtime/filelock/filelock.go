@@ -15,6 +15,9 @@ import (
 // can't be interrupted by a context.
 const poll = 10 * time.Millisecond
 
+// ErrHeld is [Try]'s error where someone else holds the lock.
+var ErrHeld = errors.New("the lock is held")
+
 // Lock takes the lock that the file at path stands for, and makes the file,
 // whose folder must exist. If this process dies the system frees the lock.
 // unlock removes the file.
@@ -23,6 +26,19 @@ func Lock(ctx context.Context, path string) (unlock func(), err error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		if unlock, err := Try(path); !errors.Is(err, ErrHeld) {
+			return unlock, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(poll):
+		}
+	}
+}
+
+// Try is [Lock] for who does not want to wait.
+func Try(path string) (unlock func(), err error) {
+	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 		if err != nil {
 			return nil, fmt.Errorf("lock: %w", err)
@@ -38,12 +54,10 @@ func Lock(ctx context.Context, path string) (unlock func(), err error) {
 		switch {
 		case err == nil, errors.Is(err, unix.EINTR):
 			continue
-		case !errors.Is(err, unix.EWOULDBLOCK):
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return nil, ErrHeld
+		default:
 			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(poll):
 		}
 	}
 }

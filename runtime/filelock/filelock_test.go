@@ -56,6 +56,9 @@ func TestLockErrors(t *testing.T) {
 	if _, err := Lock(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("wait for a held lock: %v", err)
 	}
+	if _, err := Try(path); !errors.Is(err, ErrHeld) {
+		t.Errorf("try a held lock: %v", err)
+	}
 	if _, err := Lock(t.Context(), filepath.Join(path, "lock")); err == nil {
 		t.Error("a lock in no folder")
 	}
