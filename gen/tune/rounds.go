@@ -108,7 +108,7 @@ func (f *field) round(ctx context.Context, number int, entrants []entrant, cases
 		pending := map[Setting][]int64{}
 		var waiting []entrant
 		for _, e := range entrants {
-			if ns, known := f.j.time(f.timeKey(number, c, e)); known {
+			if ns, known := f.j.time(f.timeKey(number, repeats*blocks, c, e)); known {
 				f.times[c][e.Setting] = newSample(ns, number)
 			} else if e.of.failure == "" {
 				waiting = append(waiting, e)
@@ -132,7 +132,7 @@ func (f *field) round(ctx context.Context, number int, entrants []entrant, cases
 				}
 				pending[e.Setting] = append(pending[e.Setting], ns...)
 				if block == blocks-1 && len(pending[e.Setting]) == blocks*len(ns) && ns != nil {
-					if err := f.j.addTime(f.timeKey(number, c, e), pending[e.Setting]); err != nil {
+					if err := f.j.addTime(f.timeKey(number, repeats*blocks, c, e), pending[e.Setting]); err != nil {
 						return err
 					}
 					f.times[c][e.Setting] = newSample(pending[e.Setting], number)
@@ -143,8 +143,8 @@ func (f *field) round(ctx context.Context, number int, entrants []entrant, cases
 	return nil
 }
 
-func (f *field) timeKey(round int, c Case, e entrant) string {
-	return fmt.Sprintf("%d %s %s", round, c.Case, e.Setting)
+func (f *field) timeKey(round, repeats int, c Case, e entrant) string {
+	return fmt.Sprintf("%d %s %s x%d", round, c.Case, e.Setting, repeats)
 }
 
 // one times an entrant. One that can't be run drops out, with no times.
@@ -160,7 +160,7 @@ func (f *field) one(ctx context.Context, c Case, e entrant, repeats int) ([]int6
 	}
 	if e.of.kernels.Set == nil {
 		if e.of.kernels, err = f.open(ctx, e.of.plan); err != nil {
-			return nil, fmt.Errorf("%s: %w", e.of.key(), err)
+			return nil, fmt.Errorf("%s: %w", e.of, err)
 		}
 	}
 	ns, err := f.sample(ctx, p, e.of.kernels.with(e.Cut, f.m.Device.Info().Multiprocessors), repeats)
@@ -170,7 +170,7 @@ func (f *field) one(ctx context.Context, c Case, e entrant, repeats int) ([]int6
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case e.of.isDefault || f.alive() != nil:
-		return nil, fmt.Errorf("%s: %s: %w", e.of.key(), c.Case, err)
+		return nil, fmt.Errorf("%s: %s: %w", e.of, c.Case, err)
 	}
 	e.of.failure = fmt.Sprintf("%s: %v", c.Case, err)
 	return nil, nil

@@ -151,6 +151,22 @@ func TestRun(t *testing.T) {
 	if again := launches - before; before > again+4 { // an interrupted time is made again
 		t.Errorf("%d counts with two interruptions, %d at once", before, again)
 	}
+
+	// Checks by one case are not checks by two, and times of few repeats not those of many.
+	for name, change := range map[string]func(*Options){
+		"checks": func(o *Options) { o.CheckCases++ },
+		"times":  func(o *Options) { o.Repeats = 6 },
+	} {
+		checks, times := j.Known()
+		other := o
+		change(&other)
+		if _, err := Run(t.Context(), m, s, j, other); err != nil {
+			t.Fatal(err)
+		}
+		if c, n := j.Known(); (c > checks) != (name == "checks") || (n > times) != (name == "times") {
+			t.Errorf("more %s: %d and %d are now %d and %d", name, checks, times, c, n)
+		}
+	}
 }
 
 // A budget that is spent at once still gives a table: the default's.

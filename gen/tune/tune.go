@@ -74,7 +74,7 @@ type candidate struct {
 	kernels   set
 }
 
-func (c *candidate) key() string { return fmt.Sprintf("%s %s", c.plan.Kind, c.plan.Layout()) }
+func (c *candidate) String() string { return fmt.Sprintf("%s %s", c.plan.Kind, c.plan.Layout()) }
 
 // run is the state of one Run.
 type run struct {
@@ -284,7 +284,8 @@ func (r *run) check(ctx context.Context, all []*candidate) error {
 		if c.failure != "" {
 			continue
 		}
-		failure, known := r.j.check(c.key())
+		key := fmt.Sprintf("%s by %d", c, r.o.CheckCases) // a check by fewer cases is another
+		failure, known := r.j.check(key)
 		if !known {
 			if past(deadline) && !c.isDefault {
 				c.failure = "not checked within the budget"
@@ -294,13 +295,13 @@ func (r *run) check(ctx context.Context, all []*candidate) error {
 			if failure, err = r.checkOne(ctx, c); err != nil {
 				return err
 			}
-			if err := r.j.addCheck(c.key(), failure); err != nil {
+			if err := r.j.addCheck(key, failure); err != nil {
 				return err
 			}
 		}
 		c.failure, c.wrong = failure, failure != ""
 		if c.isDefault && c.wrong {
-			return fmt.Errorf("the default, %s, does not do on %s: %s", c.key(), r.m.Device.Info().Name, failure)
+			return fmt.Errorf("the default, %s, does not do on %s: %s", c, r.m.Device.Info().Name, failure)
 		}
 	}
 	r.o.Progress("check", len(all), len(all))
@@ -317,7 +318,7 @@ func (r *run) checkOne(ctx context.Context, c *candidate) (failure string, err e
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case err != nil && r.alive() != nil:
-		return "", fmt.Errorf("%s took the device down: %w", c.key(), err)
+		return "", fmt.Errorf("%s took the device down: %w", c, err)
 	case err != nil:
 		return "it could not be run: " + err.Error(), nil
 	case report.OK():
