@@ -290,6 +290,7 @@ type tuneReport struct {
 	HeldOut  float64      `json:"held_out_gain"`
 	Rejected []string     `json:"rejected"`
 	Seconds  float64      `json:"seconds"`
+	Stages   []tuneStage  `json:"stages"` // of Seconds
 }
 
 type tuneChoice struct {
@@ -299,6 +300,13 @@ type tuneChoice struct {
 	Setting string    `json:"setting"`
 	Default bool      `json:"default"`
 	Gain    float64   `json:"gain"`
+	// Measured is false where no case is of these lengths.
+	Measured bool `json:"measured"`
+}
+
+type tuneStage struct {
+	Name    string  `json:"name"`
+	Seconds float64 `json:"seconds"`
 }
 
 func (c *tuneCommand) report(a *app, e tune.Entry, path string) error {
@@ -314,7 +322,7 @@ func (c *tuneCommand) report(a *app, e tune.Entry, path string) error {
 	for _, k := range e.Kinds {
 		for _, choice := range k.Choices {
 			usual := choice.Setting == k.Usual()
-			r.Choices = append(r.Choices, tuneChoice{k.Kind, choice.Query, choice.Keys, choice.Setting.String(), usual, choice.Gain})
+			r.Choices = append(r.Choices, tuneChoice{k.Kind, choice.Query, choice.Keys, choice.Setting.String(), usual, choice.Gain, choice.Measured})
 			gain := fmt.Sprintf("%+.1f%%", 100*choice.Gain)
 			switch {
 			case !choice.Measured:
@@ -333,12 +341,13 @@ func (c *tuneCommand) report(a *app, e tune.Entry, path string) error {
 	r.HeldOut, _ = e.Gain(true)
 	for _, stage := range e.Took {
 		r.Seconds += stage.Time.Seconds()
+		r.Stages = append(r.Stages, tuneStage{stage.Name, stage.Time.Seconds()})
 	}
 	var err error
 	if c.JSON {
 		err = a.json(r)
 	} else {
-		err = r.print(a, rows, e.Took)
+		err = r.print(a, rows)
 	}
 	if err == nil && wrong {
 		err = errors.New("some plans give wrong results: see what is not ranked")
@@ -347,7 +356,7 @@ func (c *tuneCommand) report(a *app, e tune.Entry, path string) error {
 }
 
 // print shows a report to people.
-func (r tuneReport) print(a *app, rows [][]string, stages []tune.Stage) error {
+func (r tuneReport) print(a *app, rows [][]string) error {
 	fmt.Fprintf(a.stdout, "%s on %s, in %s\n", r.Spec, r.GPU, r.Table)
 	if err := a.table([]string{"kind", "query", "keys", "plan", "against the default"}, rows); err != nil {
 		return err
@@ -357,8 +366,8 @@ func (r tuneReport) print(a *app, rows [][]string, stages []tune.Stage) error {
 		fmt.Fprintln(a.stdout, "not ranked:", x)
 	}
 	var took []string
-	for _, stage := range stages {
-		took = append(took, fmt.Sprintf("%s %.1f s", stage.Name, stage.Time.Seconds()))
+	for _, stage := range r.Stages {
+		took = append(took, fmt.Sprintf("%s %.1f s", stage.Name, stage.Seconds))
 	}
 	_, err := fmt.Fprintf(a.stdout, "took: %s\n", strings.Join(took, ", "))
 	return err
