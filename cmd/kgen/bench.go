@@ -40,7 +40,7 @@ type benchCommand struct {
 }
 
 func (benchCommand) Help() string {
-	return `A sequence's KV lies in chunks of 512 tokens at arbitrary offsets, in shuffled pages. Each time is the median of a replayed graph with ` +
+	return `A sequence's KV lies in chunks of 512 tokens at arbitrary offsets (with a window one behind the other), in shuffled pages. Each time is the median of a replayed graph with ` +
 		`a cold L2 cache, the merge of split sequences included. TB/s counts every input and output once. The limit is the larger of the bytes and ` +
 		`the operations over the device's ceilings, which a kernel that only reads and one that only multiplies measure in the same run.
 

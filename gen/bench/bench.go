@@ -198,13 +198,19 @@ func compare(ctx context.Context, t *timer, p *Problem, baselines []Baseline) ([
 func (p *Problem) row(st *step, method string, o Options) Row {
 	read, unique := p.layout.KVTokens()
 	m, kind := p.spec.Model, p.c.Kind
+	operations := p.c.operations(m, p.spec.Masks.Causal, float64(read))
+	if p.spec.Masks.Window > 0 {
+		var pairs float64
+		read, unique, pairs = p.layout.seen(p.spec.Masks)
+		operations = pairs * pairOperations(m)
+	}
 	if st.shared.ItemCount > 0 {
 		kind = spec.SharedDecode
 	}
 	row := Row{
 		Case: p.c.String(), Plan: st.plan(kind), SplitCount: st.splits, Items: st.items, Parts: st.parts,
 		Bytes: p.c.bytes(m, float64(unique)), PlainBytes: p.c.bytes(m, float64(read)), ReadBytes: p.c.bytes(m, float64(read)-st.saved),
-		Operations: p.c.operations(m, p.spec.Masks.Causal, float64(read)),
+		Operations: operations,
 	}
 	if p.c.Sharing.Documents > 0 {
 		row.Method = method

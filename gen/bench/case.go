@@ -232,7 +232,7 @@ func zipf(s float64, batch int) Case {
 // Bytes are the fewest that the case must move through device memory where
 // no sequence holds what another does: every input read once, every output
 // written once. With Sharing it is an expected value, as is [Case.Operations];
-// a [Row] counts what its draw gave.
+// a [Row] counts what its draw gave, and what a window leaves of it.
 func (c Case) Bytes(m spec.Model) float64 {
 	return c.bytes(m, float64(c.Batch)*float64(c.Context))
 }
@@ -252,9 +252,12 @@ func (c Case) Operations(m spec.Model, causal bool) float64 {
 }
 
 func (c Case) operations(m spec.Model, causal bool, kvTokens float64) float64 {
-	scores := kvTokens * float64(c.Query) * float64(m.QueryHeads)
+	pairs := kvTokens * float64(c.Query)
 	if c.Kind == spec.Prefill && causal {
-		scores /= 2
+		pairs /= 2
 	}
-	return 2 * scores * float64(m.HeadDim+m.VHeadDim)
+	return pairs * pairOperations(m)
 }
+
+// pairOperations are those for a query token and a key, of all heads.
+func pairOperations(m spec.Model) float64 { return 2 * float64(m.QueryHeads*(m.HeadDim+m.VHeadDim)) }

@@ -29,10 +29,11 @@ type request struct {
 }
 
 // NewLayout lays out a case: each sequence's context in chunks, its query behind
-// it. Without Sharing the chunks are at arbitrary offsets; a prefill is a sequence's
-// own tokens. The same seed gives the same layout.
+// it. Without Sharing the chunks are at arbitrary offsets, or, where a window looks at these,
+// one behind the other; a prefill is a sequence's own tokens. The same seed gives the same
+// layout.
 func NewLayout(c Case, s spec.Spec, seed uint64) Layout {
-	b := layouter{rng: rand.New(rand.NewPCG(seed, 2)), pageSize: s.Cache.PageSize, maxPosition: s.Rope.MaxPosition}
+	b := layouter{rng: rand.New(rand.NewPCG(seed, 2)), pageSize: s.Cache.PageSize, maxPosition: s.Rope.MaxPosition, inOrder: s.Masks.Window > 0}
 	if c.Sharing.Documents > 0 {
 		b.sharing(c)
 	} else {
@@ -46,6 +47,7 @@ func NewLayout(c Case, s spec.Spec, seed uint64) Layout {
 type layouter struct {
 	rng                   *rand.Rand
 	pageSize, maxPosition int
+	inOrder               bool // chunks are one behind the other
 	sequences             []schedule.Sequence
 	requests              []request
 	pages                 int
@@ -76,9 +78,13 @@ func (b *layouter) alone(c Case, index int) {
 		sequence.Segments = []schedule.Segment{own}
 	} else {
 		sequence.Segments = b.chunks(c.Context)
+		at := int32(0)
 		for i := range sequence.Segments {
 			segment := &sequence.Segments[i]
-			segment.Offset = int32(b.rng.IntN(max(1, b.maxPosition-int(segment.Tokens))))
+			if segment.Offset = at; !b.inOrder {
+				segment.Offset = int32(b.rng.IntN(max(1, b.maxPosition-int(segment.Tokens))))
+			}
+			at += segment.Tokens
 		}
 	}
 	for i := range c.Query {
@@ -154,6 +160,42 @@ func (l Layout) KVTokens() (read, unique int) {
 		}
 	}
 	return read, unique
+}
+
+// seen is what a spec's window leaves of [Layout.KVTokens], and how many pairs there are of a
+// query token and a key that it sees.
+func (l Layout) seen(m spec.Masks) (read, unique int, pairs float64) {
+	type ends struct{ first, last, tokens int }
+	chunks := map[int32]ends{} // by the page that they begin in
+	for _, sequence := range l.Sequences {
+		lowest, queries := int(slices.Min(sequence.Positions)), len(sequence.Positions)
+		for _, segment := range sequence.Segments {
+			tokens, chunk := int(segment.Tokens), chunks[segment.Page]
+			first, last := seenOf(segment, m, lowest, tokens)
+			read += first + last
+			chunks[segment.Page] = ends{max(chunk.first, first), max(chunk.last, last), tokens}
+			for i, position := range sequence.Positions {
+				end := tokens
+				if segment.Own && m.Causal {
+					end += i + 1 - queries
+				}
+				first, last := seenOf(segment, m, int(position), end)
+				pairs += float64(first + last)
+			}
+		}
+	}
+	for _, chunk := range chunks {
+		unique += min(chunk.first+chunk.last, chunk.tokens)
+	}
+	return read, unique, pairs
+}
+
+// seenOf is how many of a segment's first tokens, up to end, a query token at a position sees:
+// at their beginning, sinks that its window does not reach, and at their end.
+func seenOf(segment schedule.Segment, m spec.Masks, position, end int) (first, last int) {
+	offset := int(segment.Offset)
+	begin := min(max(position-m.Window+1-offset, 0), end)
+	return min(max(m.SinkTokens-offset, 0), begin), end - begin
 }
 
 // table is a page table with the pages in an arbitrary order.

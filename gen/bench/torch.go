@@ -53,6 +53,9 @@ func StartTorch(ctx context.Context, s spec.Spec, o TorchOptions) (_ *Torch, err
 		return nil, fmt.Errorf("torch: %s has keys of %d and values of %d elements, and the script takes one head dim: leave torch out of the baselines",
 			s.Name, s.Model.HeadDim, s.Model.VHeadDim)
 	}
+	if m := s.Masks; !m.Causal || m.Window > 0 || m.SinkLogits || m.SoftCap > 0 {
+		return nil, fmt.Errorf("torch: the script has none of %s's masks but causal: leave torch out of the baselines", s.Name)
+	}
 	t := &Torch{stderr: &bytes.Buffer{}}
 	args := []string{"-c", cmp.Or(o.Script, torchAttention), "--serve", "--repeats", fmt.Sprint(max(1, o.Repeats)), "--dtype", string(s.Model.DType),
 		"--heads", fmt.Sprintf("%d,%d,%d", s.Model.QueryHeads, s.Model.KVHeads, s.Model.HeadDim)}

@@ -66,3 +66,17 @@ func TestTorchThatIsNotThere(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Its time would be of other work.
+func TestTorchHasNoOtherMasks(t *testing.T) {
+	for name, change := range map[string]func(*spec.Masks){
+		"not causal": func(m *spec.Masks) { m.Causal = false }, "window": func(m *spec.Masks) { m.Window = 8 },
+		"sink logits": func(m *spec.Masks) { m.SinkLogits = true }, "soft cap": func(m *spec.Masks) { m.SoftCap = 50 },
+	} {
+		s := small(t)
+		change(&s.Masks)
+		if _, err := StartTorch(t.Context(), s, TorchOptions{Script: stub}); err == nil || !strings.Contains(err.Error(), "none of small's masks") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
