@@ -41,6 +41,8 @@ var reasons = map[string]string{
 	"gpt_oss":      mixedLayers,
 	"gemma3":       mixedLayers,
 	"gemma3_text":  mixedLayers,
+	"gemma3n":      mixedLayers,
+	"gemma3n_text": mixedLayers,
 	"cohere2":      mixedLayers,
 	"llama4":       mixedLayers,
 	"llama4_text":  mixedLayers,
@@ -48,7 +50,9 @@ var reasons = map[string]string{
 	"deepseek_v3":  "its latent attention (MLA) is not in this version",
 	"qwen2_vl":     "M-RoPE, with several positions a token, is not in this version",
 	"qwen2_5_vl":   "M-RoPE, with several positions a token, is not in this version",
+	"qwen3_vl":     "M-RoPE, with several positions a token, is not in this version",
 	"qwen3_next":   mixedLayers,
+	"smollm3":      "some of its layers have no RoPE, and a spec has one rule for all layers; write a spec for each kind of layer by hand",
 	"gpt_neox":     "its fields have names of their own, which are not known to kgen import",
 	"gpt2":         "it has learned positions, not RoPE",
 	"bloom":        "it has ALiBi, not RoPE",
@@ -114,8 +118,8 @@ func upperLayers(im *importer) int {
 	}
 	window := im.config.required("sliding_window")
 	layers := im.config.required("num_hidden_layers")
-	switch first, ok := im.config.fields["max_window_layers"]; {
-	case !ok:
+	switch first := im.config.fields["max_window_layers"]; {
+	case first.any == nil:
 		im.config.fail("max_window_layers", "missing")
 	case string(first.raw) == "0":
 	default:

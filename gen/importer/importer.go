@@ -138,7 +138,10 @@ func (im *importer) model() {
 
 	im.spec.Scale = 1 / math.Sqrt(float64(m.HeadDim))
 	if im.family.softCap {
-		im.spec.Masks.SoftCap, _ = c.number("attn_logit_softcapping")
+		if _, ok := c.fields["attn_logit_softcapping"]; !ok {
+			c.fail("attn_logit_softcapping", "missing, and the published code has a default; give a number, or null for none")
+		}
+		im.spec.Masks.SoftCap = c.positive("attn_logit_softcapping")
 		im.from("masks.soft_cap", c, "attn_logit_softcapping")
 		if v, ok := c.number("query_pre_attn_scalar"); ok {
 			im.spec.Scale = 1 / math.Sqrt(v)

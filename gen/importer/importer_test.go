@@ -132,6 +132,17 @@ func TestImportRefuses(t *testing.T) {
 		{"full_attn_mod", "phi3_longrope", `"full_attn_mod": 1`, `"full_attn_mod": 2`, "full_attn_mod: 2 is not to be expressed"},
 		{"interleaved", "smollm2_135m", `"rope_interleaved": false`, `"rope_interleaved": true`, "rope_interleaved: true is not to be expressed"},
 		{"quantised cache", "llama_3_1_8b", `"use_cache"`, `"quantization_config": {"kv_cache_scheme": {"num_bits": 8}}, "use_cache"`, "quantization_config: kv_cache_scheme: a quantised KV cache"},
+		{"NoPE layers", "llama_3_1_8b", `"llama",`, `"smollm3",`, `model_type: "smollm3": some of its layers have no RoPE`},
+		{"two original contexts", "llama_3_1_8b", `"use_cache"`, `"original_max_position_embeddings": 4096, "use_cache"`,
+			"rope_scaling.original_max_position_embeddings: 8192 differs from original_max_position_embeddings outside, 4096"},
+		{"two stretches", "phi3_longrope", `"type": "longrope"`, `"type": "longrope", "factor": 16`,
+			"rope_scaling.factor: 16 differs from max_position_embeddings over original_max_position_embeddings, 32"},
+		{"one stretch", "phi3_longrope", `"type": "longrope"`, `"type": "longrope", "factor": 32`, ""},
+		{"no attention factor", "qwen2_5_7b_yarn", `"factor": 4.0`, `"factor": 4.0, "attention_factor": 0`, "rope_scaling.attention_factor: 0 is not above 0"},
+		{"soft cap by default", "gemma2_all_full", `"attn_logit_softcapping": 50.0,`, ``, "attn_logit_softcapping: missing, and the published code has a default; give a number, or null for none"},
+		{"no soft cap", "gemma2_all_full", `"attn_logit_softcapping": 50.0,`, `"attn_logit_softcapping": null,`, ""},
+		{"soft cap of 0", "gemma2_all_full", `"attn_logit_softcapping": 50.0,`, `"attn_logit_softcapping": 0,`, "attn_logit_softcapping: 0 is not above 0"},
+		{"windows on no known layers", "qwen2_5_7b", "\"max_window_layers\": 28,\n  \"sliding_window\": 131072,\n  \"use_sliding_window\": false", `"max_window_layers": null, "sliding_window": 4096, "use_sliding_window": true`, "max_window_layers: missing"},
 		{"twice", "llama_3_1_8b", `"use_cache"`, `"model_type": "llama", "use_cache"`, "model_type: given twice"},
 	}
 	for _, tt := range tests {

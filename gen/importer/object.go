@@ -164,6 +164,15 @@ func (o *object) number(name string) (float64, bool) {
 	return v, true
 }
 
+// positive is a number above 0, or 0 where there is none.
+func (o *object) positive(name string) float64 {
+	v, ok := o.number(name)
+	if ok && v <= 0 {
+		o.fail(name, "%v is not above 0", v)
+	}
+	return v
+}
+
 func (o *object) integer(name string) (int, bool) {
 	n, ok := takeAs[json.Number](o, name, "a whole number")
 	if !ok {

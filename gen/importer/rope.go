@@ -130,7 +130,7 @@ func (im *importer) yarn(p *object) {
 	rule.Factor, _ = p.number("factor")
 	rule.BetaFast, _ = p.number("beta_fast")
 	rule.BetaSlow, _ = p.number("beta_slow")
-	rule.AttentionFactor, _ = p.number("attention_factor")
+	rule.AttentionFactor = p.positive("attention_factor")
 	if truncate, ok := p.boolean("truncate"); ok {
 		rule.NoTruncate = !truncate
 	}
@@ -151,14 +151,17 @@ func (im *importer) yarn(p *object) {
 // parameters, or, as Phi-3 has it, outside; 0: not given.
 func (im *importer) originalMaxPosition(p *object) int {
 	const name = "original_max_position_embeddings"
-	v, ok := p.integer(name)
-	if ok {
+	inside, hasInside := p.integer(name)
+	outside, hasOutside := im.config.integer(name)
+	switch {
+	case hasInside && hasOutside && inside != outside:
+		p.fail(name, "%d differs from %s outside, %d", inside, name, outside)
+	case hasInside:
 		im.from("rope.original_max_position", p, name)
-		return v
+		return inside
 	}
 	im.from("rope.original_max_position", im.config, name)
-	v, _ = im.config.integer(name)
-	return v
+	return outside
 }
 
 func (im *importer) longrope(p *object) {
@@ -166,13 +169,21 @@ func (im *importer) longrope(p *object) {
 	rule.ShortFactor = p.numbers("short_factor")
 	rule.LongFactor = p.numbers("long_factor")
 	rule.Factor, _ = p.number("factor")
-	rule.AttentionFactor, _ = p.number("attention_factor")
+	rule.AttentionFactor = p.positive("attention_factor")
 	rule.MaxPosition = im.config.required("max_position_embeddings")
 	im.from("rope.max_position", im.config, "max_position_embeddings")
 	rule.OriginalMaxPosition = im.originalMaxPosition(p)
-	if rule.Factor == 0 && rule.OriginalMaxPosition > 0 {
-		rule.Factor = float64(rule.MaxPosition) / float64(rule.OriginalMaxPosition)
-		im.from("rope.factor", im.config, "max_position_embeddings")
+	if rule.OriginalMaxPosition > 0 {
+		stretch := float64(rule.MaxPosition) / float64(rule.OriginalMaxPosition)
+		switch rule.Factor {
+		case 0:
+			rule.Factor = stretch
+			im.from("rope.factor", im.config, "max_position_embeddings")
+		case stretch:
+		default:
+			p.fail("factor", "%v differs from max_position_embeddings over original_max_position_embeddings, %v; "+
+				"some versions of the published code take the one and some the other: make them equal", rule.Factor, stretch)
+		}
 	}
 	if rule.MaxPosition > rule.OriginalMaxPosition {
 		im.notes = append(im.notes, fmt.Sprintf(`
