@@ -26,6 +26,9 @@ func (a *app) shape(s spec.Spec, entries []tune.Entry, text string) error {
 	if !slices.Contains(s.Kinds, kind) {
 		return usagef("spec %s has no kernel %s: add it to the spec's kernels", s.Name, kind)
 	}
+	if err := c.Check(s); err != nil {
+		return usageError{err}
+	}
 	var chosen [][]string
 	for _, e := range entries {
 		if !slices.Contains(s.Targets, e.Target) {

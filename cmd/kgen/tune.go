@@ -73,6 +73,11 @@ func (c *tuneCommand) Run(ctx context.Context, a *app) error {
 			return usagef("spec %s has no kernel %s: add it to the spec's kernels", s.Name, k)
 		}
 	}
+	for _, one := range o.Cases {
+		if err := one.Check(s); err != nil && slices.Contains(o.Kinds, tune.KindOf(one.Case)) {
+			return usageError{err}
+		}
+	}
 	if o.Kinds == nil {
 		o.Kinds = tune.KindsOf(s)
 	}

@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -60,7 +61,7 @@ func NewReport(s spec.Spec, device cuda.Info, o Options) Report {
 }
 
 // ParseReport reads a report that was written as JSON. It refuses unknown fields,
-// other schema versions, and rows without a time.
+// other schema versions, no rows, and rows without a time.
 func ParseReport(data []byte) (Report, error) {
 	type header struct { // its name is in messages
 		Schema int `json:"schema"`
@@ -77,6 +78,9 @@ func ParseReport(data []byte) (Report, error) {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
 		return Report{}, fmt.Errorf("bench report: %w", err)
+	}
+	if r.Spec == "" || len(r.Rows) == 0 {
+		return Report{}, errors.New("bench report: it has no spec, or no rows: it is not what kgen bench --json prints")
 	}
 	for i, row := range r.Rows {
 		if _, err := ParseCase(row.Case); err != nil {

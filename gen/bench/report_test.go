@@ -31,6 +31,8 @@ func TestReportReadsBack(t *testing.T) {
 		`"seed":4→"sead":4`:                        "unknown field",
 		`"case":"decode:1x1/64"→"case":"decode:1"`: "row 1: case \"decode:1\"",
 		`"median_ns":30→"median_ns":0`:             "row 1, decode:1x1/64: no time",
+		`"spec":"small"→"spec":""`:                 "it has no spec, or no rows",
+		string(data) + `→{"schema":1}`:             "it has no spec, or no rows",
 	} {
 		from, to, _ := strings.Cut(change, "→")
 		if _, err := ParseReport([]byte(strings.Replace(string(data), from, to, 1))); err == nil || !strings.Contains(err.Error(), want) {
