@@ -322,6 +322,21 @@ func (d dice) place(c *attendCase, s *sequence, tokens int) {
 		}
 		s.positions = append(s.positions, p)
 	}
+	if d.spec.Masks.Window > 0 && d.oneIn(2) {
+		d.placeAtWindow(c, s)
+	}
+}
+
+// placeAtWindow moves a segment to where the window of a query token begins. By chance that is
+// rarely inside of one: windows are of thousands of positions, and there are a million.
+func (d dice) placeAtWindow(c *attendCase, s *sequence) {
+	moved := d.IntN(len(s.segments) + 1)
+	if moved == len(s.segments) || s.segments[moved].own {
+		return
+	}
+	n := c.chunks[s.segments[moved].chunk].tokens
+	begin := s.positions[d.IntN(len(s.positions))] - d.spec.Masks.Window + 1
+	s.segments[moved].offset = min(max(begin-d.IntN(n+1), 0), d.top()-n)
 }
 
 func has(kinds []spec.Kind, kind spec.Kind) bool {

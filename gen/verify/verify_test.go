@@ -112,6 +112,7 @@ func TestFaultsAreFound(t *testing.T) {
 	masks := func(s *spec.Spec) {
 		s.Masks = spec.Masks{Causal: true, Window: 20, SinkTokens: 4, SinkLogits: true, SoftCap: 3}
 	}
+	wide := func(s *spec.Spec) { s.Masks.Window = 4096 }
 	attend := spec.TiledKinds
 	chunks := []spec.Kind{spec.Extend, spec.Decode, spec.SharedDecode} // over segments
 	final := []spec.Kind{spec.Prefill, spec.Extend, spec.Decode}
@@ -146,6 +147,7 @@ func TestFaultsAreFound(t *testing.T) {
 		{"different every time", attend, nil},
 		{"depends on the batch", chunks, nil},
 		{"window off by one", attend, masks},
+		{"window off by one", chunks, wide},
 		{"soft cap", attend, masks},
 		{"sink logit", append([]spec.Kind{spec.Merge}, attend...), masks},
 		{"last split missed", append(partial, spec.Merge), nil},
