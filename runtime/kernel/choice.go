@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
@@ -41,13 +42,14 @@ type Choice struct {
 	kernel *loaded
 }
 
-// Plan is the tile of the choice's kernel, such as r16k64s4w8; "" of the zero Choice.
+// Plan is the tile of the choice's kernel, such as r16k64s4w8, as its file is named by it; "" of
+// the zero Choice. (Rows are those of an item, which may be fewer.)
 func (c Choice) Plan() string {
 	if c.kernel == nil {
 		return ""
 	}
-	a := &c.kernel.artifact
-	return fmt.Sprintf("r%dk%ds%dw%d", a.Rows, a.Keys, a.Stages, a.Warps)
+	name := strings.TrimSuffix(c.kernel.artifact.File, ".cu")
+	return name[strings.LastIndexByte(name, '_')+1:]
 }
 
 // route is a rule with its kernel.

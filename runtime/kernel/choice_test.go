@@ -218,3 +218,18 @@ func TestChooseAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// A cluster's items have no more rows than whole groups of heads fill; its plan keeps its name.
+func TestPlanOfAChoice(t *testing.T) {
+	b := Bundle{Name: "threes", Kernels: []Artifact{{
+		Kind: abi.KindExtend, Entry: "extend", File: "extend_sm90_r256k128s2w12.cu", Family: "sm90", Targets: []string{"sm_90a"},
+		Rows: 252, Keys: 128, Stages: 2, Warps: 12, Group: 3, Cluster: 2, Source: []byte("x"),
+	}}}
+	s, _ := openOn(t, b, cuda.Info{Name: "H200", Major: 9, Multiprocessors: 132})
+	if c := s.Choose(abi.KindExtend, 1, 1); c.Plan() != "r256k128s2w12" || c.Rows != 252 {
+		t.Errorf("plan %s of %d rows", c.Plan(), c.Rows)
+	}
+	if got := (Choice{}).Plan(); got != "" {
+		t.Errorf("of none: %s", got)
+	}
+}
