@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,20 +15,13 @@ import (
 	"github.com/kgen-project/kgen/gen/emulate"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 // cacheDir holds what the emulator compiles; the package's tests share it.
 var cacheDir string
 
-func TestMain(m *testing.M) {
-	var err error
-	if cacheDir, err = os.MkdirTemp("", "tune"); err != nil {
-		panic(err)
-	}
-	code := m.Run()
-	os.RemoveAll(cacheDir)
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { testutil.Main(m, &cacheDir) }
 
 // saboteur is the emulator, with a mistake in one kernel.
 type saboteur struct {

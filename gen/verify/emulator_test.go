@@ -3,7 +3,6 @@ package verify
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"testing"
 
@@ -12,20 +11,13 @@ import (
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/rope"
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 // cacheDir holds what the emulator compiles; the package's tests share it.
 var cacheDir string
 
-func TestMain(m *testing.M) {
-	var err error
-	if cacheDir, err = os.MkdirTemp("", "verify"); err != nil {
-		panic(err)
-	}
-	code := m.Run()
-	os.RemoveAll(cacheDir)
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { testutil.Main(m, &cacheDir) }
 
 // rotaryOf is the usual rule for so many dimensions.
 func rotaryOf(dims int) rope.Variant {

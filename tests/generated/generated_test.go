@@ -23,20 +23,13 @@ import (
 	"github.com/kgen-project/kgen/runtime/numeric"
 	"github.com/kgen-project/kgen/runtime/schedule"
 	"github.com/kgen-project/kgen/tests/oracle"
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 // cacheDir holds what the emulator compiles; the package's tests share it.
 var cacheDir string
 
-func TestMain(m *testing.M) {
-	var err error
-	if cacheDir, err = os.MkdirTemp("", "generated"); err != nil {
-		panic(err)
-	}
-	code := m.Run()
-	os.RemoveAll(cacheDir)
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { testutil.Main(m, &cacheDir) }
 
 // TestKernelsHaveTheMethodsOfASet: who wants more of kernels than their launches, as an engine
 // does, asks for methods that they may or may not have.
