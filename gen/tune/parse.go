@@ -263,9 +263,10 @@ func (r *reader) timedCase(c bench.Case, n *yaml.Node, path string) TimedCase {
 	return t
 }
 
-// The limits of a spec's tiles, and of cuts.
+// The limits of a spec's tiles, but for stages, of which the planner gives decode more; and of
+// cuts.
 const (
-	mostRowsKeys, mostStages, mostWarps, mostBlocks = 512, 8, 16, 8
+	mostRowsKeys, mostStages, mostWarps, mostBlocks = 512, 16, 16, 8
 	mostFill, mostTokens                            = 10000, 1 << 20
 	mostLength                                      = 1 << 30
 	mostChoices                                     = 8 // of a kind
@@ -297,6 +298,9 @@ func (r *reader) choice(n *yaml.Node, path string) Choice {
 	return c
 }
 
+// leastTokens are those of the smallest part that a sequence can be cut into.
+func leastTokens(s spec.Spec, l plan.Layout) int { return max(l.Tile.Keys, s.Cache.PageSize) }
+
 // Check finds choices that can't be kernels of the spec, or cuts of its sequences, as
 // errors of the table's file.
 func (e Entry) Check(s spec.Spec) error {
@@ -314,7 +318,7 @@ func (e Entry) Check(s spec.Spec) error {
 			if _, misfit := plan.Make(s, k.Kind, e.Target, c.Layout); misfit != nil {
 				fail("plan."+misfit.Field, misfit.Msg)
 			}
-			if least := max(c.Layout.Tile.Keys, s.Cache.PageSize); c.Cut.Tokens != 0 && c.Cut.Tokens < least {
+			if c.Cut.Tokens != 0 && c.Cut.Tokens < leastTokens(s, c.Layout) {
 				fail("tokens", fmt.Sprintf("parts of %d tokens are smaller than a tile of %d keys or a page of %d", c.Cut.Tokens, c.Layout.Tile.Keys, s.Cache.PageSize))
 			}
 		}

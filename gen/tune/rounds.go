@@ -225,7 +225,9 @@ func (f *field) cuts(entrants []entrant) []entrant {
 			{Fill: usual.Fill, Tokens: usual.Tokens / 2}, {Fill: usual.Fill, Tokens: 2 * usual.Tokens},
 			{Fill: 2 * usual.Fill, Tokens: usual.Tokens / 2},
 		} {
-			out = append(out, entrant{Setting{e.Layout, cut}, e.of})
+			if cut.Tokens >= leastTokens(f.spec, e.Layout) {
+				out = append(out, entrant{Setting{e.Layout, cut}, e.of})
+			}
 		}
 	}
 	return out

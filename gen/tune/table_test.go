@@ -2,6 +2,7 @@ package tune
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,6 +92,51 @@ func TestTableReadsBack(t *testing.T) {
 	}
 	if other := entry(t); len(want.With(other).Entries) != 1 {
 		t.Errorf("a spec has two entries")
+	}
+}
+
+// Whatever tuning may choose can be read back: a table that it writes is never refused.
+func TestWhatTuningChoosesReadsBack(t *testing.T) {
+	for _, text := range []string{
+		"model: {query_heads: 32, kv_heads: 8, head_dim: 128}",
+		"model: {query_heads: 8, kv_heads: 8, head_dim: 64}",
+		"model: {query_heads: 48, kv_heads: 1, head_dim: 64}",
+		"model: {query_heads: 6, kv_heads: 2, head_dim: 256, v_head_dim: 128}",
+		"model: {query_heads: 32, kv_heads: 8, head_dim: 128}\ncache: {page_size: 256}",
+		"model: {query_heads: 32, kv_heads: 8, head_dim: 128}\ncache: {encoding: raw}",
+	} {
+		s, err := spec.Parse("s.yaml", []byte("name: s\nrope: {type: default, theta: 10000}\n"+text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, target := range s.Targets {
+			table := Table{GPU: "a GPU"}
+			for _, kind := range KindsOf(s) {
+				plans, err := plan.Candidates(s, kind, target)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f := &field{run: &run{spec: s}, kind: kind}
+				for _, p := range plans {
+					one := entrant{Setting{Layout: p.Layout()}, &candidate{plan: p}}
+					for _, e := range append(f.cuts([]entrant{one}), one) {
+						table.Entries = append(table.Entries, Entry{
+							Identity: Identity{Spec: fmt.Sprintf("s%d", len(table.Entries)), Digest: "x", Target: target, Driver: "x", Compiler: "x", Sources: "x"},
+							Date:     "x", Kinds: []KindTable{{Kind: kind, Default: plans[0].Layout(), Choices: []Choice{{Setting: e.Setting}}}},
+						})
+					}
+				}
+			}
+			got, err := Parse("t.yaml", table.Marshal())
+			if err != nil {
+				t.Fatalf("%s, %s: %v", text, target, err)
+			}
+			for i, e := range got.Entries {
+				if err := e.Check(s); err != nil {
+					t.Errorf("%s, %s: %s: %v", text, target, table.Entries[i].Kinds[0].Choices[0].Setting, err)
+				}
+			}
+		}
 	}
 }
 
