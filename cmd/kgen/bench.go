@@ -181,7 +181,8 @@ func (c *benchCommand) measure(ctx context.Context, a *app) (_ bench.Report, err
 	if slices.Contains(against, "all") {
 		against = allBaselines
 	}
-	if c.Repeats < 1 || c.Read < 0 || c.Product < 0 {
+	const most = 1e9 // of no device; and neither NaN nor infinite is below it
+	if c.Repeats < 1 || !(c.Read >= 0 && c.Read < most) || !(c.Product >= 0 && c.Product < most) {
 		return bench.Report{}, usagef("--repeats, --read and --product are positive numbers")
 	}
 	if c.Parts < 0 || c.Parts&(c.Parts-1) != 0 {

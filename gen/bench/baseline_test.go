@@ -71,8 +71,16 @@ func testCases(t *testing.T) []Case {
 
 // A baseline that copies attends to what the documents say, and shared decode too:
 // their outputs are those of the segments as they lie.
-func TestAllComputeTheSame(t *testing.T) {
+func TestAllComputeTheSame(t *testing.T) { allComputeTheSame(t, spec.Masks{Causal: true}) }
+
+// A window looks at where copies are, too.
+func TestAllComputeTheSameInAWindow(t *testing.T) {
+	allComputeTheSame(t, spec.Masks{Causal: true, Window: 200, SinkTokens: 3})
+}
+
+func allComputeTheSame(t *testing.T, masks spec.Masks) {
 	dev, s := openCPU(t), small(t)
+	s.Masks = masks
 	k := onCPU(t, dev, s)
 	baked := onCPU(t, dev, spec.WithEncoding(s, spec.Baked))
 	b := Copies(s, k.Launcher.(Materialiser), baked).(copies)
@@ -106,7 +114,7 @@ func TestAllComputeTheSame(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if st.shared.ItemCount == 0 && c.Sharing.Apart {
+					if st.shared.ItemCount == 0 && c.Sharing.Apart && masks.Window == 0 {
 						t.Errorf("shared, bitwise %t: nothing is shared", bitwise)
 					}
 					if e := relative(outputs(t, clock, p, st.launch), want); !(e < 0.01) {

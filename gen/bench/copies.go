@@ -42,6 +42,9 @@ func (b copies) copyPerRequest(ctx context.Context, t *timer, p *Problem) (*copy
 			}
 		}
 		all := l.segment(tokens)
+		if p.spec.Masks.Window > 0 { // else a position of theirs changes nothing, and may be any
+			all.Offset = source.Segments[0].Offset
+		}
 		sequence.Segments = append(sequence.Segments, all)
 		at := int32(0)
 		for _, segment := range source.Segments {
