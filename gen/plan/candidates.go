@@ -103,8 +103,8 @@ func Make(s spec.Spec, kind spec.Kind, target spec.Target, l Layout) (Plan, *Mis
 		return fail("family", "%q is not sm80 or sm90", l.Family)
 	case l.Family == SM90 && target != "sm_90a":
 		return fail("family", "sm90 runs on sm_90a, not on %s", target)
-	case l.Family == SM90 && withoutSM90(s, kind) != "":
-		return fail("family", "%s", withoutSM90(s, kind))
+	case l.Family == SM90 && withoutSM90(s) != "":
+		return fail("family", "%s", withoutSM90(s))
 	case l.Family == SM80 && l.Blocks > 1:
 		return fail("blocks", "only family sm90 has more than one block a multiprocessor by plan; sm80's come by themselves")
 	case l.Family == SM90 && kind != spec.Decode && l.Blocks > 1:

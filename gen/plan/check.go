@@ -7,11 +7,11 @@ import (
 	"github.com/kgen-project/kgen/runtime/abi"
 )
 
-// Accumulators are the registers that a thread's outputs and scores take in a
-// plan with tiles; more of them than this leave too few for the rest.
+// mostAccumulators is the most registers that a thread's outputs and scores may take in a plan
+// with tiles: more leave too few for the rest.
 const mostAccumulators = 192
 
-// threeGroups is the same for three warpgroups of many rows.
+// threeGroups is the same where three warpgroups attend, of 192 rows.
 const threeGroups = 96
 
 // Misfit says why a plan can't be a kernel: what is wrong with a field of its tile.
@@ -19,12 +19,12 @@ type Misfit struct{ Field, Msg string }
 
 func (m *Misfit) Error() string { return m.Field + ": " + m.Msg }
 
-// misfit is a function of [Misfit]s, so that checks read as sentences.
-type misfit func(field, format string, args ...any) *Misfit
+// refusal makes a [Misfit], so that checks read as sentences.
+type refusal func(field, format string, args ...any) *Misfit
 
 // check says why a plan with tiles can't be a kernel; nil where it can.
 func check(s spec.Spec, p Plan) *Misfit {
-	var fail misfit = func(field, format string, args ...any) *Misfit {
+	var fail refusal = func(field, format string, args ...any) *Misfit {
 		return &Misfit{field, fmt.Sprintf(format, args...)}
 	}
 	m := s.Model
@@ -60,7 +60,7 @@ func check(s spec.Spec, p Plan) *Misfit {
 	return checkShared(p, fail)
 }
 
-func checkShared(p Plan, fail misfit) *Misfit {
+func checkShared(p Plan, fail refusal) *Misfit {
 	if limit := limits[p.Targets[0]].SharedPerBlock; p.Shared > limit {
 		return fail("stages", "%d rows, %d keys and %d stages need %d bytes of shared memory; %s has %d",
 			p.Rows, p.Keys, p.Stages, p.Shared, p.Targets[0], limit)
@@ -68,7 +68,7 @@ func checkShared(p Plan, fail misfit) *Misfit {
 	return nil
 }
 
-func checkSM90(s spec.Spec, p Plan, fail misfit) *Misfit {
+func checkSM90(s spec.Spec, p Plan, fail refusal) *Misfit {
 	const warpgroupRows = 64
 	decode := p.Kind == spec.Decode
 	dim, helpers := s.Model.VHeadDim, sm90DecodeHelpers(s)

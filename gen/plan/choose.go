@@ -55,16 +55,16 @@ func Choose(s spec.Spec, kind spec.Kind, target spec.Target) (Plan, error) {
 	fallback := ""
 	var refused error // by the family that suits the target
 	if target == "sm_90a" {
-		fallback = withoutSM90(s, kind)
+		fallback = withoutSM90(s)
 		if fallback == "" {
-			p, err := first(s, kind, target, SM90)
+			p, err := chooseIn(s, kind, target, SM90)
 			if err == nil {
 				return p, nil
 			}
 			refused, fallback = err, err.Error()
 		}
 	}
-	p, err := first(s, kind, target, SM80)
+	p, err := chooseIn(s, kind, target, SM80)
 	if err != nil && refused != nil && s.Tiles[kind] != (spec.Tile{}) {
 		return Plan{}, refused // a tile by hand is likely meant for it
 	}
@@ -72,10 +72,10 @@ func Choose(s spec.Spec, kind spec.Kind, target spec.Target) (Plan, error) {
 	return p, err
 }
 
-// first is the preferred plan of one family.
-func first(s spec.Spec, kind spec.Kind, target spec.Target, family Family) (Plan, error) {
+// chooseIn is the preferred plan of one family, as [Choose] says.
+func chooseIn(s spec.Spec, kind spec.Kind, target spec.Target, family Family) (Plan, error) {
 	var fits []Plan
-	var first *Misfit
+	var why *Misfit // the tile that is preferred to all others can't be
 	for _, usual := range usualTiles(s, kind, family) {
 		tile := complete(s.Tiles[kind], usual)
 		if family == SM90 && manyRows(kind) && s.Tiles[kind].Warps == 0 && blockRows(s, kind, tile) != usual.Rows {
@@ -84,21 +84,21 @@ func first(s spec.Spec, kind spec.Kind, target spec.Target, family Family) (Plan
 		p := newPlan(s, kind, target, family, tile)
 		if misfit := check(s, p); misfit == nil {
 			fits = append(fits, p)
-		} else if first == nil {
-			first = misfit
+		} else if why == nil {
+			why = misfit
 		}
 	}
 	if len(fits) == 0 && s.Tiles[kind] == (spec.Tile{}) {
-		return Plan{}, s.ErrorAt("model", fmt.Sprintf("family %s has no %s of this shape: %s: %s", family, kind, first.Field, first.Msg))
+		return Plan{}, s.ErrorAt("model", fmt.Sprintf("family %s has no %s of this shape: %s: %s", family, kind, why.Field, why.Msg))
 	}
 	if len(fits) == 0 {
-		msg := first.Msg
+		msg := why.Msg
 		if family == SM80 && target != "sm_90a" && slices.Contains(s.Targets, "sm_90a") {
 			if p, err := Choose(s, kind, "sm_90a"); err == nil && p.Family == SM90 {
 				msg += ", by family sm80; sm_90a can have this tile: make it the spec's only target"
 			}
 		}
-		return Plan{}, s.ErrorAt(fmt.Sprintf("tiles.%s.%s", kind, first.Field), msg)
+		return Plan{}, s.ErrorAt(fmt.Sprintf("tiles.%s.%s", kind, why.Field), msg)
 	}
 	// With two blocks, one's softmax hides under the other's products. (An sm90
 	// block has warpgroups for that.)
@@ -110,11 +110,10 @@ func first(s spec.Spec, kind spec.Kind, target spec.Target, family Family) (Plan
 	return fits[0], nil
 }
 
-// withoutSM90 says why a kind can't be of family sm90; "" where it can.
-func withoutSM90(s spec.Spec, kind spec.Kind) string {
+// withoutSM90 says why a spec can't have kernels of family sm90; "" where it can.
+func withoutSM90(s spec.Spec) string {
 	const smallestPage = 8 // tokens of a tile's block; other pages, which are powers of two, are whole blocks
-	switch {
-	case s.Cache.PageSize < smallestPage:
+	if s.Cache.PageSize < smallestPage {
 		return fmt.Sprintf("TMA copies pages of %d tokens and more, not %d", smallestPage, s.Cache.PageSize)
 	}
 	return ""

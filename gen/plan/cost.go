@@ -144,15 +144,17 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 		resident = min(resident, max(1, p.MinBlocks))
 	}
 
-	perTile := max(1, p.ItemRows(m.Group())/m.Group())
-	tiles := ceil(shape.Query, perTile)
+	perTile := max(1, p.ItemRows(m.Group())/m.Group()) // query tokens
+	tiles := ceil(shape.Query, perTile)                // of a sequence
 	parts := 1
 	if shape.Kind != spec.Prefill {
+		// As package schedule cuts: into parts of a multiple of cut.Tokens, at most as many as
+		// there are blocks for each of a sequence's tiles.
 		limit := cut.Tokens * max(1, max(1, cut.Fill*c.Multiprocessors/100/p.Cluster/m.KVHeads)/tiles)
 		unit := cut.Tokens * ceil(shape.Keys, limit)
 		parts = ceil(shape.Keys, unit)
 	}
-	seen := float64(shape.Keys)
+	seen := float64(shape.Keys) // keys that a tile of queries walks
 	if shape.Kind == spec.Prefill && s.Masks.Causal {
 		seen = (seen + float64(perTile)) / 2 // of a tile of queries, in the mean
 	}
@@ -164,12 +166,13 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 	itemTiles := max(1, itemKeys/float64(p.Keys))
 
 	// The busiest multiprocessor: equal items come in whole waves, unequal ones even out.
-	slots := float64(resident * c.Multiprocessors)
+	slots := float64(resident * c.Multiprocessors) // blocks that run at a time
 	waves := items / slots
 	busiest := ceilOf(waves)
 	if shape.Kind == spec.Prefill && waves > 1 {
 		busiest = waves + 0.5
 	}
+	// Items that it does: those of a wave share its arithmetic and its copies.
 	onSM := busiest * min(float64(resident), max(1, items/float64(c.Multiprocessors)))
 
 	var e Estimate

@@ -20,7 +20,7 @@ const (
 	// One setting for all buckets of a kind is taken where it is this close to every
 	// bucket's own: fewer kernels are loaded, and one launch serves sequences of any
 	// length.
-	apart = 0.02
+	uniformLoss = 0.02
 )
 
 // sample is the times of a setting in a case.
@@ -130,7 +130,7 @@ func (f *field) choose(usual Setting, settings []Setting) []Choice {
 				continue
 			}
 			i := slices.IndexFunc(d.verdicts, func(v verdict) bool { return v.setting == s })
-			if good = i >= 0 && d.verdicts[i].worst <= 1+mostLoss && d.verdicts[i].ratio <= d.ratio*(1+apart); !good {
+			if good = i >= 0 && d.verdicts[i].worst <= 1+mostLoss && d.verdicts[i].ratio <= d.ratio*(1+uniformLoss); !good {
 				break
 			}
 			sum += math.Log(d.verdicts[i].ratio)
@@ -175,7 +175,7 @@ func (f *field) table(last []entrant) KindTable {
 			settings = append(settings, e.Setting)
 		}
 	}
-	k := KindTable{Kind: f.kind, Default: usual.Layout, Choices: f.choose(usual, settings), Unfinished: f.cut}
+	k := KindTable{Kind: f.kind, Default: usual.Layout, Choices: f.choose(usual, settings), Unfinished: f.unfinished}
 	for _, c := range f.cases {
 		t := TimedCase{Case: c.Case, HeldOut: c.HeldOut, Times: map[Setting]time.Duration{}, Spread: f.times[c][usual].spread}
 		for s, sample := range f.times[c] {

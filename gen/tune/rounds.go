@@ -33,7 +33,7 @@ type entrant struct {
 // usual tells whether it is the default, cut as usual: what others are held to.
 func (e entrant) usual() bool { return e.of.isDefault && e.Cut == (plan.Cut{}) }
 
-// field is the entrants of a kind and what is known of them.
+// field is the entrants of a kind, as of a race, and what is known of them.
 type field struct {
 	*run
 	kind     spec.Kind
@@ -42,8 +42,9 @@ type field struct {
 	problems map[Case]*bench.Problem
 	timer    *bench.Timer                // made when first needed; nil where the machine counts
 	times    map[Case]map[Setting]sample // of the latest round
-	until    time.Time                   // for all rounds but the last
-	cut      bool                        // the budget was too short
+	until    time.Time                   // of the round: what is not timed by then is left out
+
+	unfinished bool // something was
 }
 
 func (r *run) kind(ctx context.Context, kind spec.Kind, all []*candidate, kindsLeft int) (k KindTable, err error) {
@@ -120,7 +121,7 @@ func (f *field) round(ctx context.Context, number int, entrants []entrant, cases
 					return err
 				}
 				if past(f.until) && !e.usual() {
-					f.cut = true
+					f.unfinished = true
 					continue
 				}
 				if e.of.failure != "" {

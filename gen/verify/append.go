@@ -70,7 +70,7 @@ func (c *appendCase) run(ctx context.Context, b *bench, e spec.Encoding, want ca
 	memory := newArena(b.dev)
 	defer memory.free()
 	model := b.spec.Model
-	m := batch{arena: memory}
+	m := allocations{arena: memory}
 	kCache, vCache := m.alloc("K cache", len(want.k.data)), m.alloc("V cache", len(want.v.data))
 	p := abi.AppendParams{
 		K:      m.upload("K", strided(b.format, c.k, c.heads*model.HeadDim, c.kStride)).pointer(),

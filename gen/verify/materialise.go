@@ -138,7 +138,7 @@ func (c *materialiseCase) rotated(s spec.Spec, e spec.Encoding) []float64 {
 func (c *materialiseCase) run(ctx context.Context, b *bench, e spec.Encoding, source, want cache) (k, v []byte, err error) {
 	memory := newArena(b.dev)
 	defer memory.free()
-	m := batch{arena: memory}
+	m := allocations{arena: memory}
 	srcK, srcV := m.upload("source K pages", source.k.data), m.upload("source V pages", source.v.data)
 	dstK, dstV := m.alloc("K pages", len(want.k.data)), m.alloc("V pages", len(want.v.data))
 	p := abi.MaterialiseParams{

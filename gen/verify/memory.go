@@ -162,13 +162,13 @@ func notPoison(p []byte) int {
 	return -1
 }
 
-// batch collects the errors of a row of allocations, so that callers check once.
-type batch struct {
+// allocations makes several buffers and keeps the first error, so that callers check once.
+type allocations struct {
 	arena *arena
 	err   error
 }
 
-func (m *batch) alloc(name string, n int) *buffer {
+func (m *allocations) alloc(name string, n int) *buffer {
 	if m.err != nil {
 		return nil
 	}
@@ -177,7 +177,7 @@ func (m *batch) alloc(name string, n int) *buffer {
 	return b
 }
 
-func (m *batch) upload(name string, data any) *buffer {
+func (m *allocations) upload(name string, data any) *buffer {
 	if m.err != nil {
 		return nil
 	}

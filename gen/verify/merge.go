@@ -68,7 +68,7 @@ func (d dice) mergeCase() mergeCase {
 func (c *mergeCase) run(ctx context.Context, b *bench, e spec.Encoding) (out, lse []byte, err error) {
 	memory := newArena(b.dev)
 	defer memory.free()
-	m := batch{arena: memory}
+	m := allocations{arena: memory}
 	outBuffer := m.alloc("Out", 2*((c.tokens-1)*c.stride+c.heads*c.dim))
 	outs, lses := m.upload("PartialOut", c.partialOut), m.upload("PartialLSE", c.partialLSE)
 	p := abi.MergeParams{

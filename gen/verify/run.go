@@ -42,7 +42,7 @@ func (b *bench) newRun(memory *arena, c *attendCase, l *layout, e spec.Encoding)
 	for _, s := range l.sequences {
 		copy(positions[s.QueryBegin:], s.Positions)
 	}
-	m := batch{arena: memory}
+	m := allocations{arena: memory}
 	r.q = m.upload("Q", strided(b.format, c.q, c.queryHeads*model.HeadDim, c.qStride))
 	r.k = m.upload("K cache", l.k.data)
 	r.v = m.upload("V cache", l.v.data)
@@ -169,7 +169,7 @@ func (r *attendRun) newWork(which []int) (*work, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, lists := batch{arena: r.memory}, w.lists.shared
+	m, lists := allocations{arena: r.memory}, w.lists.shared
 	w.items = m.upload("items", lists.Items)
 	w.runs = m.upload("runs", lists.Runs)
 	w.slotBegin = m.upload("slot begin", lists.SlotBegin)
@@ -205,7 +205,7 @@ func (r *attendRun) attend(w *work) error {
 	if len(own.Items) == 0 {
 		return nil
 	}
-	m := batch{arena: r.memory}
+	m := allocations{arena: r.memory}
 	items, runs := m.upload("items of decode", own.Items), m.upload("runs of decode", own.Runs)
 	if m.err != nil {
 		return m.err
@@ -373,7 +373,7 @@ func (r *attendRun) append(ctx context.Context) error {
 	if len(slots) == 0 {
 		return nil
 	}
-	m := batch{arena: r.memory}
+	m := allocations{arena: r.memory}
 	p := abi.AppendParams{
 		K:      m.upload("K", r.bench.format.Encode(nil, k...)).pointer(),
 		V:      m.upload("V", r.bench.format.Encode(nil, v...)).pointer(),
