@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
@@ -215,6 +216,26 @@ func TestPredict(t *testing.T) {
 		if got < x.us/1.5 || got > x.us*1.5 {
 			t.Errorf("%+v: predicted %.0f us (%+v), measured %.0f", x.shape, got, e, x.us)
 		}
+	}
+}
+
+// What a window hides is not read.
+func TestPredictWindow(t *testing.T) {
+	s := parse(t, "llama3", "")
+	p, err := plan.Choose(s, spec.Decode, "sm_90a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := plan.NominalCeilings("sm_90a")
+	memory := func(window, keys int) time.Duration {
+		s.Masks.Window = window
+		return plan.Predict(s, p, plan.Cut{Fill: 1, Tokens: keys}, plan.Shape{Kind: spec.Decode, Batch: 8, Query: 1, Keys: keys}, c).Memory
+	}
+	if got, want := memory(4095, 32<<10), memory(0, 4<<10); got != want {
+		t.Errorf("of 32k keys by a window of 4k: %v, of 4k keys %v", got, want)
+	}
+	if got, want := memory(4095, 1<<10), memory(0, 1<<10); got != want {
+		t.Errorf("of 1k keys by a window of 4k: %v, of 1k keys %v", got, want)
 	}
 }
 

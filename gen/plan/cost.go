@@ -210,7 +210,11 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 	share := min(inFlight*float64(min(resident, int(max(1, items/busySMs))))/(k.latency*nanosecond), c.Read*cacheFactor/busySMs)
 	copies := itemTiles * tileBytes / share * onSM
 
-	keyBytes := float64(shape.Batch*shape.Keys*m.KVHeads) * dims * elementSize
+	read := shape.Keys // of a sequence, by all its query tokens
+	if w := s.Masks.Window; w > 0 && shape.Kind != spec.Prefill {
+		read = min(read, w+shape.Query)
+	}
+	keyBytes := float64(shape.Batch*read*m.KVHeads) * dims * elementSize
 	queryBytes := float64(shape.Batch*shape.Query*m.QueryHeads) * dims * elementSize
 	partialBytes := 0.0
 	if parts > 1 {
