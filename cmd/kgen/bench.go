@@ -12,6 +12,7 @@ import (
 	"github.com/kgen-project/kgen/gen/bench"
 	"github.com/kgen-project/kgen/gen/bench/page"
 	"github.com/kgen-project/kgen/gen/build"
+	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/gen/toolchain"
 	"github.com/kgen-project/kgen/gen/tune"
@@ -247,13 +248,13 @@ func (m *measurement) run(ctx context.Context, cases []bench.Case, against []bas
 	for _, b := range against {
 		switch b {
 		case "copies":
-			baked, _, err := m.kernels(ctx, attending(spec.WithEncoding(m.spec, spec.Baked)))
+			baked, _, err := m.kernels(ctx, attending(plan.WithEncoding(m.spec, spec.Baked)))
 			if err != nil {
 				return report, err
 			}
 			o.Against = append(o.Against, bench.Copies(m.spec, set, baked))
 		case "raw":
-			rotating, _, err := m.kernels(ctx, attending(spec.WithEncoding(m.spec, spec.Raw)))
+			rotating, _, err := m.kernels(ctx, attending(plan.WithEncoding(m.spec, spec.Raw)))
 			if err != nil {
 				return report, err
 			}

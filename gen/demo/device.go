@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/gen/verify"
 	"github.com/kgen-project/kgen/runtime/abi"
@@ -45,7 +46,7 @@ func newDevice(ctx context.Context, dev cuda.Device, s spec.Spec, provide verify
 		}
 	}()
 	for _, e := range []spec.Encoding{spec.Segment, spec.Baked} {
-		provided, err := provide(ctx, spec.WithEncoding(s, e))
+		provided, err := provide(ctx, plan.WithEncoding(s, e))
 		if err != nil {
 			return nil, err
 		}
@@ -90,7 +91,7 @@ func (d *device) engine(e spec.Encoding, tokens []int) (*serve.Engine, error) {
 		pages += (n + s.Cache.PageSize - 1) / s.Cache.PageSize
 	}
 	return serve.New(d.dev, d.kernels[e], serve.Model{
-		Name: "demo", SpecDigest: spec.Digest(spec.WithEncoding(s, e)), Layers: 1,
+		Name: "demo", SpecDigest: spec.Digest(plan.WithEncoding(s, e)), Layers: 1,
 		KVHeads: s.Model.KVHeads, Group: s.Model.Group(), HeadDim: s.Model.HeadDim, VHeadDim: s.Model.VHeadDim,
 		PageSize: s.Cache.PageSize, Encoding: string(e), Sharing: string(s.Sharing), Rope: s.Rope, Scale: float32(s.Scale * score), RopeScale: float32(rotated),
 		Causal: s.Masks.Causal, Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition,

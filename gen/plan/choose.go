@@ -354,3 +354,28 @@ func DecodeShares(s spec.Spec, family Family, warps int) int {
 	}
 	return warps
 }
+
+// WithEncoding is the sibling of s that [spec.WithEncoding] makes, but for tiles given by hand
+// that it cannot have on the spec's targets: such a tile has the warps of s, or, where it cannot
+// have those either, is the planner's choice.
+func WithEncoding(s spec.Spec, e spec.Encoding) spec.Spec {
+	sibling := spec.WithEncoding(s, e)
+	if e == s.Cache.Encoding {
+		return sibling
+	}
+	fits := func(kind spec.Kind) bool {
+		return !slices.ContainsFunc(s.Targets, func(target spec.Target) bool {
+			_, err := Choose(sibling, kind, target)
+			return err != nil
+		})
+	}
+	for kind, tile := range s.Tiles {
+		if fits(kind) {
+			continue
+		}
+		if sibling.Tiles[kind] = tile; !fits(kind) {
+			delete(sibling.Tiles, kind)
+		}
+	}
+	return sibling
+}

@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -147,5 +148,33 @@ func TestChooseHeadDim256Refuses(t *testing.T) {
 	layout := plan.Layout{Family: plan.SM90, Tile: spec.Tile{Rows: 64, Keys: 128, Stages: 1, Warps: 8}, Blocks: 1}
 	if _, misfit := plan.Make(s, spec.Extend, "sm_90a", layout); misfit == nil || misfit.Field != "keys" || !strings.Contains(misfit.Msg, "224 registers") {
 		t.Errorf("%s: %v", layout, misfit)
+	}
+}
+
+// A sibling has a tile given by hand with its own warps, with the spec's, or not at all.
+func TestWithEncoding(t *testing.T) {
+	const model = "model: {query_heads: 8, kv_heads: 4, head_dim: 128}\n"
+	for _, c := range []struct {
+		more     string
+		encoding spec.Encoding
+		want     map[spec.Kind]spec.Tile
+	}{
+		{"targets: [sm_90a]\ntiles: {extend: {rows: 128, warps: 16}}\n", spec.Baked, map[spec.Kind]spec.Tile{spec.Extend: {Rows: 128}}},
+		{"targets: [sm_80]\ntiles: {extend: {rows: 256, warps: 8}}\n", spec.Baked, map[spec.Kind]spec.Tile{spec.Extend: {Rows: 256, Warps: 8}}},
+		{"tiles: {prefill: {rows: 64, warps: 2}, decode: {keys: 32}}\n", spec.Raw, map[spec.Kind]spec.Tile{spec.Prefill: {Rows: 64}, spec.Decode: {Keys: 32}}},
+		{"targets: [sm_90a]\ntiles: {prefill: {rows: 256, warps: 12}}\n", spec.Raw, map[spec.Kind]spec.Tile{}},
+		{"targets: [sm_90a]\ntiles: {prefill: {rows: 256, warps: 12}}\n", spec.Segment, map[spec.Kind]spec.Tile{spec.Prefill: {Rows: 256, Warps: 12}}},
+	} {
+		s := wide(t, model+c.more)
+		if _, err := plan.All(s); err != nil {
+			t.Errorf("%s%v", c.more, err)
+		}
+		sibling := plan.WithEncoding(s, c.encoding)
+		if !maps.Equal(sibling.Tiles, c.want) || sibling.Cache.Encoding != c.encoding {
+			t.Errorf("%s in %s has %v, want %v", c.more, sibling.Cache.Encoding, sibling.Tiles, c.want)
+		}
+		if _, err := plan.All(sibling); err != nil {
+			t.Errorf("%s in %s: %v", c.more, c.encoding, err)
+		}
 	}
 }

@@ -221,10 +221,10 @@ func (r *run) compile(ctx context.Context, all []*candidate) error {
 	}
 	siblings := []spec.Spec{r.spec}
 	if r.spec.Cache.Encoding != spec.Baked {
-		siblings = append(siblings, spec.WithEncoding(r.spec, spec.Baked))
+		siblings = append(siblings, plan.WithEncoding(r.spec, spec.Baked))
 	}
 	if r.spec.Cache.Encoding == spec.Raw {
-		siblings = append(siblings, spec.WithEncoding(r.spec, spec.Segment)) // what verify holds raw shared decode to
+		siblings = append(siblings, plan.WithEncoding(r.spec, spec.Segment)) // what verify holds raw shared decode to
 	}
 	for _, s := range siblings {
 		for _, kind := range r.o.Kinds {

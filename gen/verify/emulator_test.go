@@ -382,3 +382,21 @@ func TestGeneratedKernelsHeadDim256(t *testing.T) {
 		})
 	}
 }
+
+// Tiles by hand that baked keys, which verify holds others to, cannot have, or not with the
+// warps that are theirs by default.
+func TestGeneratedKernelsTilesOfSiblings(t *testing.T) {
+	t.Parallel()
+	dev := unoptimized(t, 9)
+	s := emulated(t, func(s *spec.Spec) {
+		s.Model.HeadDim, s.Model.VHeadDim, s.Rope = 128, 128, rotaryOf(128)
+		s.Tiles = map[spec.Kind]spec.Tile{spec.Prefill: {Rows: 256, Keys: 32, Stages: 1, Warps: 8}}
+	})
+	r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{Kinds: []spec.Kind{spec.Prefill}, Cases: 2, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.OK() {
+		t.Error(r)
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"slices"
 
 	"github.com/kgen-project/kgen/gen/parallel"
+	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
@@ -160,7 +161,7 @@ func newBench(ctx context.Context, dev cuda.Device, s spec.Spec, provide Provide
 		if _, ok := b.kernels[e]; ok {
 			continue
 		}
-		sibling := spec.WithEncoding(s, e)
+		sibling := plan.WithEncoding(s, e)
 		if e != spec.Raw && raw && !slices.Contains(s.Kinds, spec.Append) {
 			sibling.Kinds = append([]spec.Kind{spec.Append}, s.Kinds...) // see rawBits
 		}
