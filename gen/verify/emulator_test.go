@@ -400,3 +400,27 @@ func TestGeneratedKernelsTilesOfSiblings(t *testing.T) {
 		t.Error(r)
 	}
 }
+
+// A cap that is far above all scores leaves them nearly as they are.
+func TestGeneratedKernelsHighSoftCap(t *testing.T) {
+	t.Parallel()
+	for _, target := range []spec.Target{"sm_80", "sm_90a"} {
+		t.Run(string(target), func(t *testing.T) {
+			t.Parallel()
+			dev := unoptimized(t, 10)
+			s := emulated(t, func(s *spec.Spec) {
+				s.Model.DType, s.Masks.SoftCap = spec.FP16, 1e6
+				s.Targets = []spec.Target{target}
+			})
+			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{
+				Kinds: []spec.Kind{spec.Extend, spec.Decode}, Encodings: []spec.Encoding{spec.Baked}, Cases: 3, Seed: 1,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.OK() {
+				t.Error(r)
+			}
+		})
+	}
+}
