@@ -348,6 +348,30 @@ func TestGeneratedKernelsRawKeys(t *testing.T) {
 	}
 }
 
+// Raw keys of tiles that reach past the end of the angle table, where the last run ends.
+func TestGeneratedKernelsRawKeysAtLastPosition(t *testing.T) {
+	t.Parallel()
+	for _, target := range []spec.Target{"sm_80", "sm_90a"} {
+		t.Run(string(target), func(t *testing.T) {
+			t.Parallel()
+			dev := unoptimized(t, 11)
+			s := emulated(t, func(s *spec.Spec) {
+				s.Rope.MaxPosition = 96 // three rows of the high level
+				s.Targets = []spec.Target{target}
+			})
+			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{
+				Kinds: spec.TiledKinds, Encodings: []spec.Encoding{spec.Raw}, Cases: 4, Seed: 1,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.OK() {
+				t.Error(r)
+			}
+		})
+	}
+}
+
 // The widest heads, which have tiles of their own.
 func TestGeneratedKernelsHeadDim256(t *testing.T) {
 	t.Parallel()

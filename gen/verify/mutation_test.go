@@ -223,7 +223,7 @@ var mutations = []mutation{
 	{"backward angles turn forward", spec.Extend, spec.Segment, "terms.negative ? -factor : factor", "factor", false},
 	{"high level of the table", spec.Decode, spec.Baked, "(magnitude >> Config::rope_low_bits)) * row", "(magnitude >> (Config::rope_low_bits + 1))) * row", false},
 	{"rotated for the first run only", spec.Extend, spec.Segment, "return rotated_base != tile.offset;", "return rotated_base == no_base;", false},
-	{"a tile's keys all at its first position", spec.Decode, spec.Raw, "rope, position + row, unit", "rope, position, unit", false},
+	{"a tile's keys all at its first position", spec.Decode, spec.Raw, "rope, position + (row < count ? row : count - 1), unit", "rope, position, unit", false},
 	{"materialise by the offset alone", spec.Materialise, spec.Raw, "return copy.offset + index;", "return copy.offset;", false},
 
 	// Members of shared decode.

@@ -79,7 +79,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
 
     ptx::cp_async_wait<pending>();  // this tile's keys
 #if KGEN_ENCODING_RAW
-    rotate_keys<Config, keys, threads>(shared.key[stage], rope, first_key_position(tile), thread);
+    rotate_keys<Config, keys, threads>(shared.key[stage], rope, first_key_position(tile), tile.end - tile.begin, thread);
 #endif
     ptx::sync_threads();  // all threads' keys are there; all warps have left the previous tile
     load_value(value_slot, value_stage);

@@ -70,7 +70,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
     }
     ptx::cp_async_wait<stages - 1>();
 #if KGEN_ENCODING_RAW
-    rotate_keys<Config, keys, 32>(mine.key[stage], rope, first_key_position(tile), lane);
+    rotate_keys<Config, keys, 32>(mine.key[stage], rope, first_key_position(tile), tile.end - tile.begin, lane);
 #endif
     ptx::sync_warp();
 

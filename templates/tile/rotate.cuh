@@ -286,9 +286,11 @@ __device__ __forceinline__ void load_keys(SharedTile<Rows, Config::head_dim>& ti
 }
 
 #if KGEN_ENCODING_RAW
-// Rotates this thread's part of a tile of raw keys, whose first is at `position`.
+// Rotates this thread's part of a tile of raw keys, of which the first of `count` is at
+// `position`. Rows behind them, which are zeros, take the last one's angles: the table may end
+// with these.
 template <class Config, int Rows, int Threads>
-__device__ __forceinline__ void rotate_keys(SharedTile<Rows, Config::head_dim>& tile, const float* rope, int position, int thread) {
+__device__ __forceinline__ void rotate_keys(SharedTile<Rows, Config::head_dim>& tile, const float* rope, int position, int count, int thread) {
   using Units = RotationUnits<Config>;
   // A cell at a time where the outputs take half of all registers; for_each_cell's
   // cells in the same order.
@@ -300,7 +302,7 @@ __device__ __forceinline__ void rotate_keys(SharedTile<Rows, Config::head_dim>& 
       unsigned char* a = tile.bytes + tile_byte<Config::head_dim>(row, Units::first_chunk(unit));
       unsigned char* b = tile.bytes + tile_byte<Config::head_dim>(row, Units::second_chunk(unit));
       uint4 first = ptx::load_16(a), second = ptx::load_16(b);
-      rotate_unit<Config>(first, second, rope, position + row, unit);
+      rotate_unit<Config>(first, second, rope, position + (row < count ? row : count - 1), unit);
       ptx::store_16(a, first);
       ptx::store_16(b, second);
     });
