@@ -237,7 +237,7 @@ func (d dice) sequences(c *attendCase, n int) {
 		d.gap(c)
 		tokens := max(1, d.length(min(limit, work, 100+d.IntN(200))))
 		if fewTokens(c.kind) {
-			tokens = []int{1, 1, 1, 2, 4}[d.IntN(5)]
+			tokens = min([]int{1, 1, 1, 2, 4}[d.IntN(5)], d.top())
 		}
 		keys := min(limit, max(work/tokens, tokens))
 		var wanted []int // chunks, as far as there is room

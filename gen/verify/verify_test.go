@@ -85,6 +85,8 @@ func TestRightKernelsPass(t *testing.T) {
 		}},
 		{"not causal", func(s *spec.Spec) { s.Masks.Causal = false }},
 		{"few positions", func(s *spec.Spec) { s.Rope.MaxPosition = 100 }},
+		{"three positions", func(s *spec.Spec) { s.Rope.MaxPosition = 3 }},
+		{"one position", func(s *spec.Spec) { s.Rope.MaxPosition = 1 }},
 		{"one query head a KV head, v head dim", func(s *spec.Spec) { s.Model.QueryHeads, s.Model.VHeadDim = 3, 24 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
