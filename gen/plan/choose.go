@@ -110,9 +110,12 @@ func chooseIn(s spec.Spec, kind spec.Kind, target spec.Target, family Family) (P
 	return fits[0], nil
 }
 
+// smallestPage is the tokens of a tile's block in family sm90; larger pages, which are powers of
+// two, are whole blocks.
+const smallestPage = 8
+
 // withoutSM90 says why a spec can't have kernels of family sm90; "" where it can.
 func withoutSM90(s spec.Spec) string {
-	const smallestPage = 8 // tokens of a tile's block; other pages, which are powers of two, are whole blocks
 	if s.Cache.PageSize < smallestPage {
 		return fmt.Sprintf("TMA copies pages of %d tokens and more, not %d", smallestPage, s.Cache.PageSize)
 	}
@@ -170,7 +173,11 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 			return append([]spec.Tile{{Rows: 192, Keys: 64, Stages: 3, Warps: 16}}, tiles...)
 		}
 		if kind != spec.SharedDecode && m.VHeadDim <= 128 && FP16Keys(s, family) {
-			return append([]spec.Tile{{Rows: apartRows, Keys: 128, Stages: 2, Warps: attendWarps(apartRows) + apartWarps}}, tiles...)
+			keys := 128
+			if s.Cache.Layout == spec.HND && s.Cache.PageSize <= smallestPage {
+				keys = 64 // sixteen pages, each with its heads' places, take more registers than copiers beside four rotators have
+			}
+			return append([]spec.Tile{{Rows: apartRows, Keys: keys, Stages: 2, Warps: attendWarps(apartRows) + apartWarps}}, tiles...)
 		}
 		return tiles
 	case family == SM90 && kind == spec.Decode:

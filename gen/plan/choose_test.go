@@ -88,9 +88,16 @@ func TestChooseRaw(t *testing.T) {
 		{"model: {query_heads: 32, kv_heads: 8, head_dim: 128}", apart, beside, want{"sm90_r16k64s4w12", 4}},
 		{"model: {query_heads: 64, kv_heads: 2, head_dim: 128}", apart, beside, want{"sm90_r32k32s4w8", 2}},
 		{"model: {query_heads: 8, kv_heads: 4, head_dim: 256, v_head_dim: 128}", few, few, want{"sm90_r16k32s4w12", 4}},
+		{"cache: {encoding: raw, page_size: 8}\nmodel: {query_heads: 32, kv_heads: 8, head_dim: 128}", apart, beside, want{"sm90_r16k64s4w12", 4}},
+		{"cache: {encoding: raw, page_size: 16, layout: hnd}\nmodel: {query_heads: 32, kv_heads: 8, head_dim: 128}", apart, beside, want{"sm90_r16k64s4w12", 4}},
+		{"cache: {encoding: raw, page_size: 8, layout: hnd}\nmodel: {query_heads: 32, kv_heads: 8, head_dim: 128}", want{"sm90_r128k64s2w16", 4}, beside, want{"sm90_r16k64s4w12", 4}},
 		{"masks: {soft_cap: 30}\nmodel: {query_heads: 8, kv_heads: 2, head_dim: 128}", short, short, want{"sm90_r16k64s4w12", 4}},
 	} {
-		s := wide(t, c.model+"\ncache: {encoding: raw}\n")
+		cache := "\ncache: {encoding: raw}\n"
+		if strings.Contains(c.model, "cache:") {
+			cache = "\n"
+		}
+		s := wide(t, c.model+cache)
 		for kind, want := range map[spec.Kind]want{spec.Prefill: c.extend, spec.Extend: c.extend, spec.SharedDecode: c.shared, spec.Decode: c.decode} {
 			p, err := plan.Choose(s, kind, "sm_90a")
 			if err != nil {
