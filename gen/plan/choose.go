@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math/bits"
 	"reflect"
 	"slices"
 
@@ -216,6 +217,13 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		// Two m16 blocks of rows a warp: each fragment of K and V that is read from
 		// shared memory then feeds two products, without which shared memory is
 		// slower than the matrix units.
+		if m.VHeadDim == 128 && s.Masks.Window > 0 && bits.OnesCount(uint(m.Group())) > 1 {
+			// A window needs each row's token, and a division by the group for that takes registers.
+			return []spec.Tile{
+				{Rows: 128, Keys: 32, Stages: 2, Warps: 4},
+				{Rows: 128, Keys: 32, Stages: 1, Warps: 4},
+			}
+		}
 		return []spec.Tile{
 			{Rows: 128, Keys: 64, Stages: 2, Warps: 4},
 			{Rows: 128, Keys: 64, Stages: 1, Warps: 4},

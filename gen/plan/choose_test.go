@@ -72,6 +72,32 @@ func TestChooseHeadDim256(t *testing.T) {
 	}
 }
 
+// The defaults of family sm80 for outputs of 128 dimensions: 64 keys spill where a window comes with
+// a group that is no power of two.
+func TestChooseWindow(t *testing.T) {
+	const window = "masks: {window: 200}\n"
+	for _, c := range []struct{ more, sm80, sm100 string }{
+		{"model: {query_heads: 8, kv_heads: 2, head_dim: 128}\n", "sm80_r128k64s1w4", "sm80_r128k64s2w4"},
+		{"model: {query_heads: 8, kv_heads: 2, head_dim: 128}\n" + window, "sm80_r128k64s1w4", "sm80_r128k64s2w4"},
+		{"model: {query_heads: 10, kv_heads: 2, head_dim: 128}\n", "sm80_r128k64s1w4", "sm80_r128k64s2w4"},
+		{"model: {query_heads: 10, kv_heads: 2, head_dim: 128}\n" + window, "sm80_r128k32s2w4", "sm80_r128k32s2w4"},
+		{"model: {query_heads: 10, kv_heads: 2, head_dim: 64}\n" + window, "sm80_r128k64s2w4", "sm80_r128k64s2w4"},
+	} {
+		for target, want := range map[spec.Target]string{"sm_80": c.sm80, "sm_100a": c.sm100} {
+			for _, kind := range []spec.Kind{spec.Prefill, spec.Extend, spec.SharedDecode} {
+				p, err := plan.Choose(wide(t, c.more), kind, target)
+				if err != nil {
+					t.Errorf("%s on %s of\n%s%v", kind, target, c.more, err)
+					continue
+				}
+				if p.Layout().String() != want {
+					t.Errorf("%s on %s of\n%sis %s, want %s", kind, target, c.more, p.Layout(), want)
+				}
+			}
+		}
+	}
+}
+
 // The defaults for raw keys on Hopper, which ptxas compiles without spills too.
 func TestChooseRaw(t *testing.T) {
 	type want struct {
