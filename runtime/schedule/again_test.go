@@ -1,6 +1,7 @@
 package schedule_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -373,6 +374,45 @@ func TestLeftWithAnotherChunk(t *testing.T) {
 		}
 		if !sameShared(got, want) {
 			t.Fatalf("step %d: got\n%+v, want\n%+v", step, got, want)
+		}
+	}
+}
+
+// A step that fails leaves nothing behind: not even which chunks it would have shared.
+func TestStepAfterOneOfTooManyTokens(t *testing.T) {
+	a, c := schedule.Segment{Page: 0, Tokens: 4096}, schedule.Segment{Page: 256, Tokens: 4000, Offset: 4096}
+	step := func(layouts ...uint64) (sequences []schedule.Sequence) {
+		for i, layout := range layouts {
+			held := []schedule.Segment{a, c}
+			switch {
+			case layout >= 200:
+				held = held[1:]
+			case layout >= 100:
+				held = held[:1]
+			}
+			sequences = append(sequences, schedule.Sequence{
+				QueryBegin: int32(i), Positions: []int32{9000}, Layout: layout,
+				Segments: append(slices.Clone(held), schedule.Segment{Page: int32(1000 + i), Tokens: 5, Offset: 8996, Own: true}),
+			})
+		}
+		return sequences
+	}
+	o := schedule.Options{Rows: 16, Group: 4, MaxPosition: 1 << 20, PageSize: 16, PadTokens: 3}
+	s := schedule.SharedOptions{Rows: 32, Keys: 64, Blocks: 1, KVHeads: 1}
+	var b schedule.SharedBuilder
+	for i, sequences := range [][]schedule.Sequence{
+		step(1, 101, 102), // the first is left with c
+		step(1, 101, 102),
+		step(1, 201, 202, 203), // would be left with a
+		step(1, 204, 205),
+	} {
+		got, err := b.Build(sequences, o, s)
+		want, wantErr := new(schedule.SharedBuilder).Build(sequences, o, s)
+		if fmt.Sprint(err) != fmt.Sprint(wantErr) || errors.Is(err, schedule.ErrFixedSize) != (i == 2) {
+			t.Fatalf("step %d: error %v, want %v", i, err, wantErr)
+		}
+		if err == nil && (len(want.Items) == 0 || !sameShared(got, want)) {
+			t.Fatalf("step %d: got\n%+v, want\n%+v", i, got, want)
 		}
 	}
 }

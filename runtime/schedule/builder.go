@@ -34,7 +34,7 @@ func (b *Builder) Build(sequences []Sequence, o Options) (Lists, error) {
 	if err := o.check(); err != nil {
 		return Lists{}, fmt.Errorf("schedule: %w", err)
 	}
-	tokens, err := b.checkOrder(sequences)
+	tokens, err := b.countTokens(sequences, &o)
 	if err != nil {
 		return Lists{}, fmt.Errorf("schedule: %w", err)
 	}
@@ -59,12 +59,6 @@ type known struct {
 // checked, and have no slots of shared decode. Where a sequence has some, its items are
 // partial, and without segments it has no item.
 func (b *Builder) build(sequences []Sequence, of []known, o *Options, tokens int) (Lists, error) {
-	if o.PadTokens > 0 {
-		if tokens > o.PadTokens {
-			return Lists{}, fmt.Errorf("%w: %d query tokens, there is room for %d", ErrFixedSize, tokens, o.PadTokens)
-		}
-		tokens = o.PadTokens
-	}
 	b.slotBegin = resize(b.slotBegin, tokens+1)
 	clear(b.slotBegin)
 	b.tiles = b.tiles[:0]

@@ -34,6 +34,19 @@ func (o Options) check() error {
 	return nil
 }
 
+// countTokens returns the number of query tokens, up to the last that has a sequence, or,
+// with PadTokens, those. It comes before anything that a builder keeps is changed.
+func (b *Builder) countTokens(sequences []Sequence, o *Options) (int, error) {
+	tokens, err := b.checkOrder(sequences)
+	switch {
+	case err != nil || o.PadTokens == 0:
+		return tokens, err
+	case tokens > o.PadTokens:
+		return 0, fmt.Errorf("%w: %d query tokens, there is room for %d", ErrFixedSize, tokens, o.PadTokens)
+	}
+	return o.PadTokens, nil
+}
+
 // checkOrder returns the number of query tokens, up to the last that has a sequence.
 func (b *Builder) checkOrder(sequences []Sequence) (tokens int, err error) {
 	inOrder := true

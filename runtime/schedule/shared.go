@@ -116,7 +116,7 @@ func (b *SharedBuilder) build(sequences []Sequence, o *Options, s *SharedOptions
 	if err := s.check(o); err != nil {
 		return SharedLists{}, err
 	}
-	tokens, err := b.decode.checkOrder(sequences)
+	tokens, err := b.decode.countTokens(sequences, o)
 	if err != nil {
 		return SharedLists{}, err
 	}
