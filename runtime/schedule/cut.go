@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/kgen-project/kgen/runtime/abi"
 )
@@ -23,7 +24,8 @@ type bundle struct {
 	first, chunks int32 // numbers
 	queries       int32 // query tokens that hold it
 	tiles         int32 // that those fill
-	parts, unit   int32 // it is cut at every multiple of unit, from there on to the start of a page
+	parts         int32
+	unit          int   // it is cut at every multiple of this, from there on to the start of a page
 	tokens        int   // of all chunks
 	ragged        bool  // a chunk but the last ends inside a page
 	members       int32 // place of the first
@@ -104,11 +106,12 @@ func (b *SharedBuilder) cutAlone(o *Options, s *SharedOptions) error {
 	least, most := s.BitwiseCut(o.PageSize), max(1, s.Blocks/s.KVHeads)
 	for i := range b.bundles {
 		u := &b.bundles[i]
-		b.cutAt(u, least*((u.tokens+least*most-1)/(least*most)), o)
+		share := (u.tokens + most - 1) / most
+		b.cutAt(u, (share+least-1)/least*least, o)
 	}
 	if items, members := b.total(); !s.fits(items, members) {
 		return fmt.Errorf("%w: shared decode has %d work items of %d members in all, there is room for %d and %d",
-			ErrFixedSize, items, members, s.PadItems, s.MaxMembers)
+			ErrFixedSize, items, members, s.PadItems, s.mostMembers())
 	}
 	return nil
 }
@@ -195,13 +198,21 @@ func (b *SharedBuilder) total() (items, members int64) {
 }
 
 func (s *SharedOptions) fits(items, members int64) bool {
-	return (s.PadItems == 0 || items <= int64(s.PadItems)) && (s.MaxMembers == 0 || members <= int64(s.MaxMembers))
+	return (s.PadItems == 0 || items <= int64(s.PadItems)) && members <= s.mostMembers()
+}
+
+// mostMembers is MaxMembers, or as many as there are numbers for.
+func (s *SharedOptions) mostMembers() int64 {
+	if s.MaxMembers == 0 {
+		return math.MaxInt32
+	}
+	return int64(s.MaxMembers)
 }
 
 // cutEvenly cuts a bundle into parts of about the same size, none of more than unit keys.
 func (b *SharedBuilder) cutEvenly(u *bundle, unit, align int, o *Options) {
 	if u.tokens <= unit {
-		u.unit, u.parts = int32(unit), 1
+		u.unit, u.parts = unit, 1
 		return
 	}
 	parts := (u.tokens + unit - 1) / unit
@@ -210,7 +221,7 @@ func (b *SharedBuilder) cutEvenly(u *bundle, unit, align int, o *Options) {
 
 // cutAt cuts a bundle at every multiple of unit.
 func (b *SharedBuilder) cutAt(u *bundle, unit int, o *Options) {
-	u.unit, u.parts = int32(min(unit, 1<<30)), 1
+	u.unit, u.parts = unit, 1
 	switch {
 	case u.ragged: // the rest of a page may take a part's place
 		u.parts = 0
@@ -232,7 +243,7 @@ type walk struct {
 }
 
 func (b *SharedBuilder) walk(u *bundle, o *Options) walk {
-	w := walk{chunks: b.chunks[u.first : u.first+u.chunks], page: max(1, o.PageSize), unit: int(u.unit)}
+	w := walk{chunks: b.chunks[u.first : u.first+u.chunks], page: max(1, o.PageSize), unit: u.unit}
 	if u.tiles == 1 {
 		w.once = 1
 	}

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 )
@@ -37,7 +38,7 @@ func (b *SharedBuilder) invert(sequences []Sequence, o *Options) error {
 	b.keys, b.first, b.empty = resize(b.keys, segments)[:0], b.first[:0], false
 	b.numbers = resize(b.numbers, segments)
 	b.known = resize(b.known, len(sequences))
-	numbers := b.numbers
+	numbers, members := b.numbers, 0
 	for i := range sequences {
 		s := &sequences[i]
 		total, err := s.check(o)
@@ -47,6 +48,10 @@ func (b *SharedBuilder) invert(sequences []Sequence, o *Options) error {
 		b.known[i] = known{total: total}
 		b.number(i, s.Segments, numbers[:len(s.Segments)])
 		numbers = numbers[len(s.Segments):]
+		members += len(s.Positions) * len(s.Segments)
+	}
+	if members > math.MaxInt32 {
+		return fmt.Errorf("%d segments of query tokens, each counted, want at most %d", members, math.MaxInt32)
 	}
 	b.count(sequences, o)
 	return nil

@@ -104,4 +104,4 @@ func (b *SharedBuilder) sort() {
 }
 
 // keys is the most keys of an item of the bundle.
-func (u *bundle) keys() int { return min(u.tokens, int(u.unit)) }
+func (u *bundle) keys() int { return min(u.tokens, u.unit) }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -378,6 +379,52 @@ func TestSharedFixedSize(t *testing.T) {
 	}
 }
 
+// The largest sizes that are taken give lists in which every key that is held is read.
+func TestSharedLargestSizes(t *testing.T) {
+	const long = 1<<30 + 5
+	for _, c := range []struct {
+		name         string
+		tokens       []int32 // of chunks that all hold
+		keys, blocks int     // of a tile of shared decode, and at a time
+	}{
+		{"two chunks of more than half of all tokens", []int32{long, long - 100}, 128, 1},
+		{"the largest tile", []int32{100_000}, math.MaxInt32, 132},
+		{"the largest tile, and as many blocks", []int32{100_000}, math.MaxInt32, math.MaxInt32},
+	} {
+		for _, bitwise := range []bool{false, true} {
+			var sequences []schedule.Sequence
+			held := 0
+			for i := range int32(300) {
+				s := schedule.Sequence{QueryBegin: i, Positions: []int32{1000}}
+				for j, n := range c.tokens {
+					s.Segments = append(s.Segments, schedule.Segment{Page: int32(j) << 28, Tokens: n})
+					held += int(n)
+				}
+				sequences = append(sequences, s)
+			}
+			lists, err := new(schedule.SharedBuilder).Build(sequences,
+				schedule.Options{Rows: 16, Group: 4, MaxPosition: math.MaxInt32, PageSize: 16},
+				schedule.SharedOptions{Rows: 2048, Keys: c.keys, Blocks: c.blocks, KVHeads: 1, Bitwise: bitwise})
+			if err != nil {
+				t.Errorf("%s: %v", c.name, err)
+				continue
+			}
+			read := 0
+			for _, item := range lists.Items {
+				for _, r := range lists.Runs[item.RunBegin:item.RunEnd] {
+					read += int(r.End-r.Begin) * int(item.QCount)
+				}
+			}
+			for _, r := range lists.Decode.Runs {
+				read += int(r.End - r.Begin)
+			}
+			if read != held {
+				t.Errorf("%s: %d keys are read, %d are held", c.name, read, held)
+			}
+		}
+	}
+}
+
 func TestSharedErrors(t *testing.T) {
 	o, s := options(), sharedOptions()
 	for _, c := range []struct {
@@ -391,6 +438,14 @@ func TestSharedErrors(t *testing.T) {
 		{func(_ *schedule.Options, s *schedule.SharedOptions) { s.KVHeads = -1 }, nil, "KVHeads is -1"},
 		{func(o *schedule.Options, _ *schedule.SharedOptions) { o.Rows = 3 }, nil, "a tile of 3 rows"},
 		{func(*schedule.Options, *schedule.SharedOptions) {}, []schedule.Sequence{{}}, "sequence 0: no query tokens"},
+		{func(*schedule.Options, *schedule.SharedOptions) {}, []schedule.Sequence{{
+			Positions: make([]int32, 1<<16), Segments: make([]schedule.Segment, 1<<15),
+		}}, "2147483648 segments of query tokens, each counted, want at most 2147483647"},
+		{func(_ *schedule.Options, s *schedule.SharedOptions) {
+			s.Keys, s.KVHeads, s.Blocks, s.Bitwise = 1, 1, 1<<20, true
+		}, []schedule.Sequence{{
+			Positions: make([]int32, 1<<17), Segments: []schedule.Segment{{Tokens: 1 << 20}},
+		}}, "2147483648 members in all, there is room for 0 and 2147483647"},
 	} {
 		o, s := o, s
 		c.change(&o, &s)
