@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/numeric"
 )
 
 // Results do not depend on how many workers there are.
@@ -24,6 +26,29 @@ func TestWorkersGiveTheSameBits(t *testing.T) {
 		}
 		if !bytes.Equal(got, want) {
 			t.Errorf("%d workers: other bits than with one", workers)
+		}
+	}
+}
+
+// A query of NaN gives NaN, and not the zeros of a row that sees no key: also where its
+// keys are split.
+func TestNaN(t *testing.T) {
+	d := open(t, Options{})
+	const row = elementBytes * 64 // of smolLM
+	nan := bytes.Repeat([]byte{0xc0, 0x7f}, 64)
+	for _, keys := range []int{40, 1200} {
+		s := newStep(t, d, smolLM(), abi.KindExtend, 1, 3, keys)
+		if err := d.Upload(s.attend.Q+4*row, nan); err != nil {
+			t.Fatal(err)
+		}
+		s.launch(t, abi.KindExtend)
+		out := s.output(t)
+		for i := 0; i < len(out); i += row {
+			for _, x := range numeric.BF16.Decode(out[i:][:row]) {
+				if math.IsNaN(x) != (i == 4*row) {
+					t.Fatalf("%d keys, row %d: %g", keys, i/row, x)
+				}
+			}
 		}
 	}
 }

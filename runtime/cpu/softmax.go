@@ -48,11 +48,10 @@ func (r *rowState) update(scores []float32, factor float32, e Element) (rescale 
 			top = s
 		}
 	}
-	if top == negativeInfinity { // no key seen yet
-		clear(scores)
-		return 1
-	}
 	shift := top * factor
+	if top == negativeInfinity { // no key seen yet, but for those whose score is NaN
+		shift = 0
+	}
 	rescale = 1
 	if top != r.maximum {
 		rescale = exp2(r.maximum*factor - shift)
