@@ -120,6 +120,32 @@ func TestYaRN(t *testing.T) {
 	}
 }
 
+// TestYaRNRampEnds holds the ends of the ramp to those of the published code: low is at
+// least 0, high at most one less than the rotated dimensions, not than the pairs, and a ramp
+// of no length is a thousandth of a pair long.
+func TestYaRNRampEnds(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		theta        float64
+		dim, context int
+		low, high    float64
+	}{
+		{"high behind the last pair", 10000, 64, 131072, 22, 35}, // 32 turns at 22.51, 1 at 34.55
+		{"high held to the dimensions", 10, 4, 560, 0, 3},        // 32 turns at 0.89, 1 at 3.90
+		{"low held to 0", 10000, 64, 100, 0, 10},                 // 32 turns at -2.43, 1 at 9.61
+		{"no length", 10000, 64, 6, 0, 0.001},                    // 32 turns at -12.20, 1 at -0.16
+	} {
+		v := resolve(t, Rule{Type: YaRN, RotaryDim: c.dim, Theta: c.theta, Factor: 4, OriginalMaxPosition: c.context})
+		for i, w := range v.Frequencies {
+			slow := min(max((float64(i)-c.low)/(c.high-c.low), 0), 1)
+			want := math.Pow(c.theta, -2*float64(i)/float64(c.dim)) * (1 - slow + slow/4)
+			if math.Abs(w-want) > 1e-13*want {
+				t.Errorf("%s, pair %d: %v, want %v", c.name, i, w, want)
+			}
+		}
+	}
+}
+
 func TestAttentionFactors(t *testing.T) {
 	yarn := Rule{Type: YaRN, RotaryDim: 64, Theta: 10000, Factor: 40, OriginalMaxPosition: 4096}
 	ones := make([]float64, 32)

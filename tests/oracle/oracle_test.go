@@ -175,16 +175,18 @@ func TestShiftAndMerge(t *testing.T) {
 	}
 }
 
-// Query heads 2g and 2g+1 of a group of two are those of KV head g.
+// Query heads 2g and 2g+1 of a group of two are those of KV head g: of its keys, whose
+// only score is g, and of its values.
 func TestGroup(t *testing.T) {
-	p := random(rand.New(rand.NewPCG(5, 6)), 1, []int{4})
-	for i := range p.Segments[0].V {
-		p.Segments[0].V[i] = float64(i / p.VHeadDim % p.KVHeads)
+	p := oracle.Problem{
+		QueryHeads: 4, KVHeads: 2, HeadDim: 1, VHeadDim: 1, Scale: 1, Q: []float64{1, 1, 1, 1}, Positions: []int{0},
+		Segments: []oracle.Segment{{Causal: oracle.All, K: []float64{0, 1}, V: []float64{0, 1}}},
 	}
 	r := oracle.Attend(p)
 	for h := range p.QueryHeads {
-		if got, want := r.Out[h*p.VHeadDim], float64(h/2); math.Abs(got-want) > 1e-12 {
-			t.Errorf("query head %d read KV head %g, want %g", h, got, want)
+		want := float64(h / 2)
+		if k, v := r.LSE[h], r.Out[h]; math.Abs(k-want) > 1e-12 || math.Abs(v-want) > 1e-12 {
+			t.Errorf("query head %d read K of KV head %g and V of %g, want %g", h, k, v, want)
 		}
 	}
 }
