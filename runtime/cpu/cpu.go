@@ -86,7 +86,8 @@ func (c Config) check() error {
 // Kernels launches the kernels of one spec. Its methods are safe for
 // concurrent use.
 //
-// A launch queues the work and returns; what is wrong with a parameter that
+// A launch refuses addresses and strides that would end a process's use of a GPU (see
+// package abi), unless the head dims are none that a GPU could have. It queues the work and returns; what is wrong with a parameter that
 // lies in device memory, such as a page index, is reported by the device's
 // Synchronize. No access goes outside the allocation that a parameter points
 // into.
@@ -120,47 +121,57 @@ func (k *Kernels) Tile(kind abi.Kind) (rows, keys int) {
 
 // Append launches append on the stream. With no tokens it does nothing.
 func (k *Kernels) Append(s cuda.Stream, p abi.AppendParams) error {
-	return k.launch(operation{stream: s, kind: abi.KindAppend, append: p}, p.Tokens, p.KVHeads)
+	aligned := abi.Aligned(p.K, p.V, p.KCache, p.VCache, p.Rope) && abi.AlignedStrides(p.KTokenStride, p.VTokenStride)
+	return k.launch(operation{stream: s, kind: abi.KindAppend, append: p}, aligned, p.Tokens, p.KVHeads)
 }
 
 // Prefill launches prefill on the stream. With no items it does nothing.
 func (k *Kernels) Prefill(s cuda.Stream, p abi.AttendParams) error {
-	return k.launch(operation{stream: s, kind: abi.KindPrefill, attend: p}, p.ItemCount, p.KVHeads)
+	return k.attend(s, abi.KindPrefill, p)
 }
 
 // Extend launches extend on the stream. With no items it does nothing.
 func (k *Kernels) Extend(s cuda.Stream, p abi.AttendParams) error {
-	return k.launch(operation{stream: s, kind: abi.KindExtend, attend: p}, p.ItemCount, p.KVHeads)
+	return k.attend(s, abi.KindExtend, p)
 }
 
 // Decode launches decode on the stream. With no items it does nothing.
 func (k *Kernels) Decode(s cuda.Stream, p abi.AttendParams) error {
-	return k.launch(operation{stream: s, kind: abi.KindDecode, attend: p}, p.ItemCount, p.KVHeads)
+	return k.attend(s, abi.KindDecode, p)
 }
 
 // SharedDecode launches shared_decode on the stream. With no items it does nothing.
 func (k *Kernels) SharedDecode(s cuda.Stream, p abi.AttendParams) error {
-	return k.launch(operation{stream: s, kind: abi.KindSharedDecode, attend: p}, p.ItemCount, p.KVHeads)
+	return k.attend(s, abi.KindSharedDecode, p)
+}
+
+func (k *Kernels) attend(s cuda.Stream, kind abi.Kind, p abi.AttendParams) error {
+	aligned := abi.Aligned(p.Q, p.Out, p.KCache, p.VCache, p.PartialOut, p.Rope) && abi.AlignedStrides(p.QTokenStride, p.OutTokenStride)
+	return k.launch(operation{stream: s, kind: kind, attend: p}, aligned, p.ItemCount, p.KVHeads)
 }
 
 // Merge launches merge on the stream. With no tokens it does nothing.
 func (k *Kernels) Merge(s cuda.Stream, p abi.MergeParams) error {
-	return k.launch(operation{stream: s, kind: abi.KindMerge, merge: p}, p.Tokens, p.QHeads)
+	aligned := abi.Aligned(p.PartialOut, p.Out) && abi.AlignedStrides(p.OutTokenStride)
+	return k.launch(operation{stream: s, kind: abi.KindMerge, merge: p}, aligned, p.Tokens, p.QHeads)
 }
 
 // Materialise launches materialise on the stream. With no copies it does nothing.
 func (k *Kernels) Materialise(s cuda.Stream, p abi.MaterialiseParams) error {
-	return k.launch(operation{stream: s, kind: abi.KindMaterialise, materialise: p}, p.CopyCount, p.KVHeads)
+	aligned := abi.Aligned(p.SrcK, p.SrcV, p.DstK, p.DstV, p.Rope)
+	return k.launch(operation{stream: s, kind: abi.KindMaterialise, materialise: p}, aligned, p.CopyCount, p.KVHeads)
 }
 
 // maxHeads is the largest grid height of a GPU.
 const maxHeads = 65535
 
-func (k *Kernels) launch(op operation, count, heads int32) error {
-	if count < 0 || heads < 1 || heads > maxHeads {
+func (k *Kernels) launch(op operation, aligned bool, count, heads int32) error {
+	switch {
+	case !aligned && k.config.HeadDim%8 == 0 && k.config.VHeadDim%8 == 0: // as a GPU's launcher, where one could have such heads
+		return fmt.Errorf("launch %s of %s: addresses must be multiples of 16 bytes, token strides of 8 elements: see package abi", op.kind, k.config.Name)
+	case count < 0 || heads < 1 || heads > maxHeads:
 		return fmt.Errorf("launch %s of %s: a grid of %d by %d", op.kind, k.config.Name, count, heads)
-	}
-	if count == 0 {
+	case count == 0:
 		return nil
 	}
 	op.kernels = k
