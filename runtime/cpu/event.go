@@ -57,20 +57,22 @@ func (d *Device) Record(e cuda.Event, s cuda.Stream) error {
 
 // Follow has nothing to wait for: the device does one thing at a time.
 func (d *Device) Follow(s, after cuda.Stream, e cuda.Event) error {
-	var g *graph
+	var g, joined *graph // that after and s are captured into
 	err := d.withStream(after, func(after *stream) { g = after.recording })
-	switch {
-	case err != nil:
-	case g != nil:
+	if err == nil {
 		err = d.withStream(s, func(s *stream) {
 			if s.recording == nil {
 				s.recording = g
 			}
+			joined = s.recording
 		})
-	default:
-		if err = d.withStream(s, func(*stream) {}); err == nil {
-			err = d.Record(e, after)
-		}
+	}
+	switch {
+	case err != nil:
+	case joined != g: // CUDA refuses it too
+		err = fmt.Errorf("stream %d is captured apart from stream %d", s, after)
+	case g == nil:
+		err = d.Record(e, after)
 	}
 	if err != nil {
 		return fmt.Errorf("follow a stream: %w", err)

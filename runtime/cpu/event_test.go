@@ -132,6 +132,16 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	holds(9, 9, 9, 9, 9, 9, 9, 9)
+	// One that is captured follows none that is not, or that is captured into another graph.
+	_, err = d.Capture(s, func() error {
+		wantError(t, "not captured", d.Follow(s, side, e), "follow a stream: stream 1 is captured apart from stream 2")
+		_, err := d.Capture(side, func() error { return d.Follow(s, side, e) })
+		wantError(t, "another graph", err, "follow a stream: stream 1 is captured apart from stream 2")
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
 	if err := g.Launch(s); err != nil {
 		t.Fatal(err)
 	}
