@@ -24,12 +24,12 @@ type bundle struct {
 	first, chunks int32 // numbers
 	queries       int32 // query tokens that hold it
 	tiles         int32 // that those fill
-	parts         int32
-	unit          int   // it is cut at every multiple of this, from there on to the start of a page
+	parts         int32 // it is cut into so many
+	unit          int   // at every multiple of this, from there on to the start of a page
 	tokens        int   // of all chunks
 	ragged        bool  // a chunk but the last ends inside a page
 	members       int32 // place of the first
-	read          int64 // keys that decode would walk
+	walked        int64 // keys that decode would walk
 }
 
 // bundle lists the bundles to be shared.
@@ -41,7 +41,7 @@ func (b *SharedBuilder) bundle(o *Options, s *SharedOptions) {
 		if i++; c.holds == 0 || c.holds == 1 && !s.Bitwise {
 			continue
 		}
-		u := bundle{first: int32(i - 1), chunks: 1, queries: c.queries, tokens: int(c.tokens), read: b.read(i-1, o)}
+		u := bundle{first: int32(i - 1), chunks: 1, queries: c.queries, tokens: int(c.tokens), walked: b.walked(i-1, o)}
 		for ; !s.Bitwise && i < len(b.chunks); i++ {
 			// As many holds, each behind another of the chunk before: the same sequences.
 			next := &b.chunks[i]
@@ -49,7 +49,7 @@ func (b *SharedBuilder) bundle(o *Options, s *SharedOptions) {
 				break
 			}
 			u.ragged = u.ragged || b.chunks[i-1].tokens&(page-1) != 0
-			u.chunks, u.tokens, u.read = u.chunks+1, u.tokens+int(next.tokens), u.read+b.read(i, o)
+			u.chunks, u.tokens, u.walked = u.chunks+1, u.tokens+int(next.tokens), u.walked+b.walked(i, o)
 		}
 		if u.tiles = 1; u.queries > perTile {
 			u.tiles = (u.queries-1)/perTile + 1
@@ -62,7 +62,7 @@ func (b *SharedBuilder) bundle(o *Options, s *SharedOptions) {
 
 // gain is the keys that sharing saves.
 func (u *bundle) gain(o *Options) int64 {
-	return u.read - int64(u.tiles)*int64(u.tokens+itemKeys) - int64(u.queries)*int64(o.Group)
+	return u.walked - int64(u.tiles)*int64(u.tokens+itemKeys) - int64(u.queries)*int64(o.Group)
 }
 
 // cut cuts the bundles and returns the tokens that need not be read. It leaves no
@@ -86,7 +86,7 @@ func (b *SharedBuilder) cut(o *Options, s *SharedOptions) (saved int, err error)
 	}
 	for i := range b.bundles {
 		u := &b.bundles[i]
-		saved += int(u.read) - u.tokens
+		saved += int(u.walked) - u.tokens
 	}
 	return max(0, saved), err
 }

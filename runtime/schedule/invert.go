@@ -38,7 +38,7 @@ func (b *SharedBuilder) invert(sequences []Sequence, o *Options) error {
 	b.keys, b.first, b.empty = resize(b.keys, segments)[:0], b.first[:0], false
 	b.numbers = resize(b.numbers, segments)
 	b.known = resize(b.known, len(sequences))
-	numbers, members := b.numbers, 0
+	numbers, pairs := b.numbers, 0 // pairs of a query token and a segment: members, at most, of one part each
 	for i := range sequences {
 		s := &sequences[i]
 		total, err := s.check(o)
@@ -48,10 +48,10 @@ func (b *SharedBuilder) invert(sequences []Sequence, o *Options) error {
 		b.known[i] = known{total: total}
 		b.number(i, s.Segments, numbers[:len(s.Segments)])
 		numbers = numbers[len(s.Segments):]
-		members += len(s.Positions) * len(s.Segments)
+		pairs += len(s.Positions) * len(s.Segments)
 	}
-	if members > math.MaxInt32 {
-		return fmt.Errorf("%d segments of query tokens, each counted, want at most %d", members, math.MaxInt32)
+	if pairs > math.MaxInt32 {
+		return fmt.Errorf("%d pairs of a query token and a segment, want at most %d", pairs, math.MaxInt32)
 	}
 	b.count(sequences, o)
 	return nil
@@ -126,8 +126,8 @@ func (b *SharedBuilder) count(sequences []Sequence, o *Options) {
 	}
 }
 
-// read is the keys of a chunk that decode would walk.
-func (b *SharedBuilder) read(n int, o *Options) int64 {
+// walked is the keys of a chunk that decode would walk.
+func (b *SharedBuilder) walked(n int, o *Options) int64 {
 	if o.Window > 0 {
 		return b.seen[n]
 	}

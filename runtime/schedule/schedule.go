@@ -77,8 +77,9 @@ type Options struct {
 	// PartsPerItem by; 0: MaxItems.
 	AtOnce int
 
-	// OnceTokens is the most tokens of KV, each counted once, of a step whose runs say Once, where that is of
-	// use (see [Options.Cache]); 0: no limit.
+	// OnceTokens is the most tokens of KV, each counted once, of a step whose runs say Once,
+	// where that is of use (see [Options.Cache]); 0: no limit. Runs of shared decode say Once
+	// however many there are: where all who hold the chunk are in one tile.
 	OnceTokens int
 
 	// PadItems and PadTokens are fixed sizes, for lists that a CUDA graph reads

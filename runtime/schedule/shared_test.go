@@ -440,7 +440,7 @@ func TestSharedErrors(t *testing.T) {
 		{func(*schedule.Options, *schedule.SharedOptions) {}, []schedule.Sequence{{}}, "sequence 0: no query tokens"},
 		{func(*schedule.Options, *schedule.SharedOptions) {}, []schedule.Sequence{{
 			Positions: make([]int32, 1<<16), Segments: make([]schedule.Segment, 1<<15),
-		}}, "2147483648 segments of query tokens, each counted, want at most 2147483647"},
+		}}, "2147483648 pairs of a query token and a segment, want at most 2147483647"},
 		{func(_ *schedule.Options, s *schedule.SharedOptions) {
 			s.Keys, s.KVHeads, s.Blocks, s.Bitwise = 1, 1, 1<<20, true
 		}, []schedule.Sequence{{
