@@ -19,25 +19,6 @@ package abi
 // DevicePtr is an address in device memory. Zero is the null pointer.
 type DevicePtr uint64
 
-// Aligned says whether every address is a multiple of 16 bytes.
-func Aligned(addresses ...DevicePtr) bool {
-	all := DevicePtr(0)
-	for _, p := range addresses {
-		all |= p
-	}
-	return all%16 == 0
-}
-
-// AlignedStrides says whether every stride, in elements of 2 bytes, is a multiple of
-// 16 bytes.
-func AlignedStrides(strides ...int32) bool {
-	all := int32(0)
-	for _, n := range strides {
-		all |= n
-	}
-	return all%8 == 0
-}
-
 // Why 5 bits: a kernel that rotates keys takes tiles of consecutive tokens. With a row of
 // the low level for each lane of a warp, that level (16 KiB of 64 pairs) stays in the
 // registers of a few warps, and a tile of 128 keys, 64 KiB with its values, reads 5 rows

@@ -87,10 +87,10 @@ func (c Config) check() error {
 // concurrent use.
 //
 // A launch refuses addresses and strides that would end a process's use of a GPU (see
-// package abi), unless the head dims are none that a GPU could have. It queues the work and returns; what is wrong with a parameter that
-// lies in device memory, such as a page index, is reported by the device's
-// Synchronize. No access goes outside the allocation that a parameter points
-// into.
+// package abi), unless the head dims are none that a GPU could have. It queues the work
+// and returns; what is wrong with a parameter that lies in device memory, such as a
+// page index, is reported by the device's Synchronize. No access goes outside the
+// allocation that a parameter points into.
 type Kernels struct {
 	dev    *Device
 	config Config
@@ -121,8 +121,7 @@ func (k *Kernels) Tile(kind abi.Kind) (rows, keys int) {
 
 // Append launches append on the stream. With no tokens it does nothing.
 func (k *Kernels) Append(s cuda.Stream, p abi.AppendParams) error {
-	aligned := abi.Aligned(p.K, p.V, p.KCache, p.VCache, p.Rope) && abi.AlignedStrides(p.KTokenStride, p.VTokenStride)
-	return k.launch(operation{stream: s, kind: abi.KindAppend, append: p}, aligned, p.Tokens, p.KVHeads)
+	return k.launch(operation{stream: s, kind: abi.KindAppend, append: p}, p.CheckAligned(), p.Tokens, p.KVHeads)
 }
 
 // Prefill launches prefill on the stream. With no items it does nothing.
@@ -146,29 +145,28 @@ func (k *Kernels) SharedDecode(s cuda.Stream, p abi.AttendParams) error {
 }
 
 func (k *Kernels) attend(s cuda.Stream, kind abi.Kind, p abi.AttendParams) error {
-	aligned := abi.Aligned(p.Q, p.Out, p.KCache, p.VCache, p.PartialOut, p.Rope) && abi.AlignedStrides(p.QTokenStride, p.OutTokenStride)
-	return k.launch(operation{stream: s, kind: kind, attend: p}, aligned, p.ItemCount, p.KVHeads)
+	return k.launch(operation{stream: s, kind: kind, attend: p}, p.CheckAligned(), p.ItemCount, p.KVHeads)
 }
 
 // Merge launches merge on the stream. With no tokens it does nothing.
 func (k *Kernels) Merge(s cuda.Stream, p abi.MergeParams) error {
-	aligned := abi.Aligned(p.PartialOut, p.Out) && abi.AlignedStrides(p.OutTokenStride)
-	return k.launch(operation{stream: s, kind: abi.KindMerge, merge: p}, aligned, p.Tokens, p.QHeads)
+	return k.launch(operation{stream: s, kind: abi.KindMerge, merge: p}, p.CheckAligned(), p.Tokens, p.QHeads)
 }
 
 // Materialise launches materialise on the stream. With no copies it does nothing.
 func (k *Kernels) Materialise(s cuda.Stream, p abi.MaterialiseParams) error {
-	aligned := abi.Aligned(p.SrcK, p.SrcV, p.DstK, p.DstV, p.Rope)
-	return k.launch(operation{stream: s, kind: abi.KindMaterialise, materialise: p}, aligned, p.CopyCount, p.KVHeads)
+	return k.launch(operation{stream: s, kind: abi.KindMaterialise, materialise: p}, p.CheckAligned(), p.CopyCount, p.KVHeads)
 }
 
 // maxHeads is the largest grid height of a GPU.
 const maxHeads = 65535
 
-func (k *Kernels) launch(op operation, aligned bool, count, heads int32) error {
+// launch queues an operation. misaligned is what a GPU's launcher would refuse it for; no GPU
+// has heads of other than multiples of 8 elements.
+func (k *Kernels) launch(op operation, misaligned error, count, heads int32) error {
 	switch {
-	case !aligned && k.config.HeadDim%8 == 0 && k.config.VHeadDim%8 == 0: // as a GPU's launcher, where one could have such heads
-		return fmt.Errorf("launch %s of %s: addresses must be multiples of 16 bytes, token strides of 8 elements: see package abi", op.kind, k.config.Name)
+	case misaligned != nil && k.config.HeadDim%8 == 0 && k.config.VHeadDim%8 == 0:
+		return fmt.Errorf("launch %s of %s: %w", op.kind, k.config.Name, misaligned)
 	case count < 0 || heads < 1 || heads > maxHeads:
 		return fmt.Errorf("launch %s of %s: a grid of %d by %d", op.kind, k.config.Name, count, heads)
 	case count == 0:

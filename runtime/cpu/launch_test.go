@@ -97,7 +97,7 @@ func TestLaunchRefuses(t *testing.T) {
 	}{
 		{"no KV heads", func(p *abi.AttendParams) { p.KVHeads = 0 }, "launch extend of smollm2_135m: a grid of 1 by 0"},
 		{"negative count", func(p *abi.AttendParams) { p.ItemCount = -1 }, "a grid of -1 by 1"},
-		{"a Q between elements", func(p *abi.AttendParams) { p.Q++ }, "launch extend of smollm2_135m: addresses must be multiples of 16 bytes"},
+		{"a Q between elements", func(p *abi.AttendParams) { p.Q++ }, "launch extend of smollm2_135m: Q 0x"},
 		{"an odd stride", func(p *abi.AttendParams) { p.OutTokenStride++ }, "token strides of 8 elements"},
 		{"wild pointer", func(p *abi.AttendParams) { p.Q = 1 << 50 }, "extend of smollm2_135m: Q: 0x4000000000000 is not in any allocation"},
 		{"null Q", func(p *abi.AttendParams) { p.Q = 0 }, "item 0: run 0: query token 0: Q is null and is needed"},
@@ -145,9 +145,9 @@ func TestLaunchRefuses(t *testing.T) {
 	wantError(t, "a member of no slot", shared([]abi.Member{{Slot: -1}}, nil), "item 0: query token 0: slot -1: out of range")
 	wantError(t, "no offsets", shared(four, nil), "item 0: run 0: MemberOffsets is null and is needed")
 	wantError(t, "too few offsets", shared(four, make([]int32, 3)), "item 0: run 0: MemberOffsets at 0x")
-	wantError(t, "append", k.Append(0, abi.AppendParams{VTokenStride: 4}), "launch append of smollm2_135m: addresses must be")
-	wantError(t, "merge", k.Merge(0, abi.MergeParams{PartialOut: 8}), "launch merge of smollm2_135m: addresses must be")
-	wantError(t, "materialise", k.Materialise(0, abi.MaterialiseParams{DstV: 2}), "launch materialise of smollm2_135m: addresses must be")
+	wantError(t, "append", k.Append(0, abi.AppendParams{VTokenStride: 4}), "launch append of smollm2_135m: K 0x0")
+	wantError(t, "merge", k.Merge(0, abi.MergeParams{PartialOut: 8}), "launch merge of smollm2_135m: PartialOut 0x8")
+	wantError(t, "materialise", k.Materialise(0, abi.MaterialiseParams{DstV: 2}), "launch materialise of smollm2_135m: SrcK 0x0")
 	wantError(t, "append", sync(k.Append(0, abi.AppendParams{KVHeads: 1, Tokens: 1})), "append of smollm2_135m: Slots is null and is needed")
 	wantError(t, "append", sync(k.Append(0, abi.AppendParams{
 		K: p.Q, V: p.Q, KCache: p.KCache, VCache: p.VCache, Slots: p.Rope, Positions: p.Positions, Rope: p.Rope, KVHeads: 1, Tokens: 1,

@@ -12,9 +12,8 @@ import (
 
 // Append launches append on the stream. With no tokens it does nothing.
 func (s *Set) Append(stream cuda.Stream, p abi.AppendParams) error {
-	if !abi.Aligned(p.K, p.V, p.KCache, p.VCache, p.Rope) || !abi.AlignedStrides(p.KTokenStride, p.VTokenStride) {
-		return s.misaligned(abi.KindAppend, "K %#x, V %#x, KCache %#x, VCache %#x, Rope %#x, KTokenStride %d, VTokenStride %d",
-			p.K, p.V, p.KCache, p.VCache, p.Rope, p.KTokenStride, p.VTokenStride)
+	if err := p.CheckAligned(); err != nil {
+		return fmt.Errorf("launch %s of %s: %w", abi.KindAppend, s.name, err)
 	}
 	return launch(s, stream, s.kernels[abi.KindAppend], abi.KindAppend, &p, p.Tokens, 1)
 }
@@ -46,9 +45,8 @@ func (s *Set) SharedDecode(stream cuda.Stream, p abi.AttendParams) error {
 // are persistent: as many as the multiprocessors hold, each of which takes its share
 // of the items.
 func (s *Set) attend(stream cuda.Stream, l *loaded, kind abi.Kind, p abi.AttendParams) error {
-	if !abi.Aligned(p.Q, p.Out, p.KCache, p.VCache, p.PartialOut, p.Rope) || !abi.AlignedStrides(p.QTokenStride, p.OutTokenStride) {
-		return s.misaligned(kind, "Q %#x, Out %#x, KCache %#x, VCache %#x, PartialOut %#x, Rope %#x, QTokenStride %d, OutTokenStride %d",
-			p.Q, p.Out, p.KCache, p.VCache, p.PartialOut, p.Rope, p.QTokenStride, p.OutTokenStride)
+	if err := p.CheckAligned(); err != nil {
+		return fmt.Errorf("launch %s of %s: %w", kind, s.name, err)
 	}
 	x, y := p.ItemCount, p.KVHeads
 	if l.persistent() && x > 0 && y > 0 {
@@ -93,8 +91,8 @@ func (l *loaded) persistent() bool { return l != nil && l.artifact.Family == "sm
 // which this one follows by an event: merge starts only once that event is past, or, in
 // a graph where both are kernels that it depends on, waits by itself for both.
 func (s *Set) Merge(stream cuda.Stream, p abi.MergeParams) error {
-	if !abi.Aligned(p.PartialOut, p.Out) || !abi.AlignedStrides(p.OutTokenStride) {
-		return s.misaligned(abi.KindMerge, "PartialOut %#x, Out %#x, OutTokenStride %d", p.PartialOut, p.Out, p.OutTokenStride)
+	if err := p.CheckAligned(); err != nil {
+		return fmt.Errorf("launch %s of %s: %w", abi.KindMerge, s.name, err)
 	}
 	rows := p.QHeads
 	if l, ok := s.kernels[abi.KindMerge]; ok && rows > 0 {
@@ -106,16 +104,10 @@ func (s *Set) Merge(stream cuda.Stream, p abi.MergeParams) error {
 
 // Materialise launches materialise on the stream. With no copies it does nothing.
 func (s *Set) Materialise(stream cuda.Stream, p abi.MaterialiseParams) error {
-	if !abi.Aligned(p.SrcK, p.SrcV, p.DstK, p.DstV, p.Rope) {
-		return s.misaligned(abi.KindMaterialise, "SrcK %#x, SrcV %#x, DstK %#x, DstV %#x, Rope %#x", p.SrcK, p.SrcV, p.DstK, p.DstV, p.Rope)
+	if err := p.CheckAligned(); err != nil {
+		return fmt.Errorf("launch %s of %s: %w", abi.KindMaterialise, s.name, err)
 	}
 	return launch(s, stream, s.kernels[abi.KindMaterialise], abi.KindMaterialise, &p, p.CopyCount, p.KVHeads)
-}
-
-// misaligned is the error of a launch that would end the use of the device.
-func (s *Set) misaligned(kind abi.Kind, format string, values ...any) error {
-	return fmt.Errorf("launch %s of %s: "+format+": addresses must be multiples of 16 bytes, token strides of 8 elements",
-		append([]any{kind, s.name}, values...)...)
 }
 
 // maxGridY is the driver's limit.
