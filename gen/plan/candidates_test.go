@@ -81,6 +81,8 @@ func TestMakeRefuses(t *testing.T) {
 	rawFP16 := spec.WithEncoding(fp16, spec.Raw)
 	values := wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 128, v_head_dim: 64}\n")
 	capped := wide(t, "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {soft_cap: 30}\n")
+	longPages := s
+	longPages.Cache.PageSize = 64
 	unrotated := s
 	unrotated.Rope = rope.Variant{AttentionFactor: 1, MaxPosition: 1 << 20}
 	tile := func(rows, keys, stages, warps int) spec.Tile {
@@ -100,6 +102,8 @@ func TestMakeRefuses(t *testing.T) {
 		{raw, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 3, 12), Blocks: 1}, "stages", "bytes of shared memory"},
 		{raw, spec.Decode, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(16, 16, 4, 12), Blocks: 1}, "keys", "raw keys 32 at a time"},
 		{raw, spec.Decode, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(16, 64, 4, 8), Blocks: 1}, "warps", "8 warps that copy, rotate and merge and one to 8 more"},
+		{longPages, spec.Decode, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(16, 96, 3, 7), Blocks: 1}, "keys", "96 keys are not a whole number of pages of 64"},
+		{longPages, spec.Decode, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(16, 48, 3, 7), Blocks: 1}, "keys", "a page of 64 is not a whole number of tiles of 48 keys"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 3, 12), Blocks: 1}, "stages", "bytes of shared memory"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 96, 2, 12), Blocks: 1}, "keys", "64 or 128 keys"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(320, 64, 2, 12), Blocks: 1}, "rows", "64, 128 or 192 rows, or of 256 for two blocks, not 320"},

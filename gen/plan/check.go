@@ -118,6 +118,8 @@ func checkSM90(s spec.Spec, p Plan, fail refusal) *Misfit {
 		return fail("keys", "family sm90 has tiles of 64 or 128 keys, not %d", p.Keys)
 	case s.Cache.PageSize < p.Keys && p.Keys%s.Cache.PageSize != 0:
 		return fail("keys", "%d keys are not a whole number of pages of %d", p.Keys, s.Cache.PageSize)
+	case s.Cache.PageSize > p.Keys && s.Cache.PageSize%p.Keys != 0: // some tile would begin in one page and end in the next, and a box is of one
+		return fail("keys", "a page of %d is not a whole number of tiles of %d keys", s.Cache.PageSize, p.Keys)
 	}
 	return checkShared(p, fail)
 }
