@@ -76,7 +76,7 @@ func TestMistakesOfClusters(t *testing.T) {
 	const (
 		deadlock = "deadlock: no thread can go on"
 		begun    = "may not have begun: no cluster_sync before"
-		product  = "with no wgmma_wait by the warpgroup and barrier between"
+		product  = "with no wgmma_wait by its warp and barrier between"
 		tensor   = "without having waited for that copy's phase"
 		few      = "expected too few bytes"
 		wrote    = "wrote it, with no barrier between"

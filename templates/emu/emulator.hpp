@@ -35,10 +35,10 @@
 //   - A product of a warpgroup is performed when all four warps have issued it
 //     and one waits for it (in some blocks, earlier): it then reads shared
 //     memory. Its accumulator holds NaN from issue to wait and may not be
-//     written to. Operands in shared memory may be overwritten only once the
-//     warpgroup has waited, and if ordinary stores wrote them, only read after
-//     fence_async_shared. Before a product, and after each wait, a wgmma_fence
-//     must come. One warp's wait is taken for the warpgroup's.
+//     written to. Operands in shared memory may be overwritten only once each
+//     warp that reads them has waited, of a 16 rows and of b all, and if ordinary
+//     stores wrote them, only read after fence_async_shared. Before a product, and
+//     after each wait, a wgmma_fence must come.
 //   - registers_take and registers_give share out the registers of a block.
 //   - Two blocks of a cluster run together, each with its own threads, barriers,
 //     registers and shared memory; now and then one of them first as far as it can.

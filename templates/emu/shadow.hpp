@@ -8,10 +8,10 @@
 namespace kgen_emulator {
 
 // Who has a time of its own: a warp counts the instructions of the whole warp
-// that it has passed, a warpgroup its groups of products, an mbarrier its phases.
-constexpr int max_warps = 32, max_warpgroups = 8, max_barriers = 112;  // of a cluster's blocks together
-constexpr int most_blocks = 2;                                         // of a cluster
-constexpr int warpgroup_clock = max_warps, barrier_clock = warpgroup_clock + max_warpgroups;
+// that it has passed, and its groups of products, an mbarrier its phases.
+constexpr int max_warps = 32, max_barriers = 112;  // of a cluster's blocks together
+constexpr int most_blocks = 2;                     // of a cluster
+constexpr int product_clock = max_warps, barrier_clock = product_clock + max_warps;
 constexpr int clocks = barrier_clock + max_barriers;
 
 // What is known of another's time: all that it did before `time`, and of a warp
@@ -32,7 +32,7 @@ struct Clock {
   Stamp of[clocks];
   void join(const Clock& x, int warps, int barriers) {
     for (int i = 0; i < warps; i++) of[i].join(x.of[i]);
-    for (int i = warpgroup_clock; i < warpgroup_clock + warps / 4; i++) of[i].join(x.of[i]);
+    for (int i = product_clock; i < product_clock + warps; i++) of[i].join(x.of[i]);
     for (int i = barrier_clock; i < barrier_clock + barriers; i++) of[i].join(x.of[i]);
   }
 };
@@ -65,7 +65,7 @@ class Shadow {
   // bytes: of each block; threads: from one block's first to the next's.
   void reset(size_t bytes, int blocks, int threads) {
     warps_ = blocks * threads / 32;
-    readers_ = warps_ + warps_ / 4;
+    readers_ = 2 * warps_;
     threads_ = threads;
     block_cells_ = cells(bytes);
     cells_.assign(block_cells_ * static_cast<size_t>(blocks), Cell());
@@ -125,11 +125,11 @@ class Shadow {
     if (!c.text) mark(cell, now.warp(), now.syncs, now.thread);
     return c;
   }
-  // A product of the warpgroup's group `group`, from `now` on.
+  // The warp's part of a product of its group `group`, from `now` on.
   Conflict product_read(uint32_t cell, const Moment& now, uint32_t group) {
     Conflict c = before_read(cell, now);
     if (!c.text) c = unfenced(cell);
-    if (!c.text) mark(cell, warps_ + now.warp() / 4, group, now.thread);
+    if (!c.text) mark(cell, warps_ + now.warp(), group, now.thread);
     return c;
   }
 
@@ -139,7 +139,7 @@ class Shadow {
   static constexpr const char* after_read = "after %s read it, with no barrier between";
   static constexpr const char* after_tensor = "that a tensor copy of %s writes, without having waited for that copy's phase of its barrier";
   static constexpr const char* after_product =
-      "that a wgmma of the warpgroup of %s reads, with no wgmma_wait by the warpgroup and barrier between";
+      "that a wgmma of %s reads, with no wgmma_wait by its warp and barrier between";
   static constexpr const char* no_fence = "after %s wrote it with no fence_async_shared afterwards";
   static constexpr const char* no_far_fence = "after %s, of the other block, wrote it with no fence_async_cluster afterwards";
   struct Write {
@@ -153,7 +153,7 @@ class Shadow {
     Write last;
     int16_t copier = -1;  // thread
     uint16_t copies = 0;
-    uint64_t readers = 0;  // since the last write: warps, then warpgroups
+    uint64_t readers = 0;  // since the last write: warps, then products of warps
   };
   struct Read {
     uint32_t time;
@@ -179,7 +179,7 @@ class Shadow {
       const int i = __builtin_ctzll(left);
       const Read& r = reads_[static_cast<size_t>(cell) * static_cast<size_t>(readers_) + static_cast<size_t>(i)];
       const bool product = i >= warps_;
-      if (!now.follows(product ? warpgroup_clock + i - warps_ : i, r.time, r.thread)) {
+      if (!now.follows(product ? product_clock + i - warps_ : i, r.time, r.thread)) {
         return {product ? after_product : after_read, r.thread};
       }
     }

@@ -247,7 +247,7 @@ void kgen_wgmma_wait(int pending, int line) {
     const uint32_t retired = member.committed - static_cast<uint32_t>(pending);
     perform_before(g, retired);
     give_back(g, member, line);
-    Stamp& known = machine.warp().clock.of[warpgroup_clock + warp / 4];
+    Stamp& known = machine.warp().clock.of[product_clock + warp];
     if (known.time < retired) known.time = retired;
   }
   member.fenced = false;

@@ -94,7 +94,11 @@ __device__ __forceinline__ void consume(const Params& p, Shared& shared, int whi
     if (which == 6 && t == p.tiles - 1) break;
     ptx::wgmma_wait<0>();
     ptx::wgmma_touch(d);
-    if (which != 5 && lane == 0) ptx::barrier_arrive(empty);
+    if (which == 43) {
+      for (int i = 0; warp == 2 && lane == 0 && i < 4; ++i) ptx::barrier_arrive(empty);
+    } else if (which != 5 && lane == 0) {
+      ptx::barrier_arrive(empty);
+    }
     if (which == 26 && t == 1 && thread == 0) shared.full[0] = 0;
   }
   for (int n = 0; n < 8; ++n) {
