@@ -30,7 +30,7 @@ func launchSM90(t testing.TB, d *emulate.Device, k cuda.Kernel, blocks int, whic
 		}),
 		out, which, tiles,
 	})
-	if err := k.Launch(0, row(blocks, 256, 3*64*128+5*8+8), params); err != nil {
+	if err := k.Launch(0, row(blocks, 256, 3*64*128+4*128+5*8+8), params); err != nil {
 		return err
 	}
 	got := download[float32](t, d, out, n*n)
@@ -91,20 +91,23 @@ func TestMistakesSM90(t *testing.T) {
 		{27, "no commit", []string{"that was never waited for; warp", "with no wgmma_wait", "no wgmma_fence", deadlock}},
 		{28, "a wait on another stage's barrier", []string{"without having waited for that copy's phase", deadlock}},
 		{29, "a parity that does not change", []string{"with no wgmma_wait by its warp", "without having waited for that copy's phase", deadlock}},
-		{30, "a copy that nobody waits for", []string{"a tensor copy (line 38) that was never waited for"}},
+		{30, "a copy that nobody waits for", []string{"a tensor copy (line 44) that was never waited for"}},
 		{31, "a barrier that nobody initialised", []string{"nobody initialised it"}},
 		{32, "a barrier initialised twice", []string{"holds a barrier already"}},
 		{33, "an accumulator read before the wait", []string{"wrong output: (0,0) is NaN"}},
 		{34, "no mistake, by stmatrix", nil},
 		{35, "no fence behind stmatrix", []string{"wrote it with no fence_async_shared afterwards"}},
 		{36, "no barrier behind stmatrix", []string{"wrote it, with no barrier between", "with no wgmma_wait by its warp"}},
-		{37, "two rows of stmatrix in one place", []string{"race: stmatrix_x4 (line 54) writes byte"}},
-		{38, "a crooked row of stmatrix", []string{"stmatrix_x4 (line 54): shared address 0x"}},
+		{37, "two rows of stmatrix in one place", []string{"race: stmatrix_x4 (line 60) writes byte"}},
+		{38, "a crooked row of stmatrix", []string{"stmatrix_x4 (line 60): shared address 0x"}},
 		{39, "stmatrix over what a product reads", []string{"with no wgmma_wait by its warp", "wrote it, with no barrier between"}},
 		{40, "a lane without its stmatrix", []string{"diverged warp"}},
 		{41, "a descriptor without a swizzle", []string{"wrong output"}},
 		{42, "a descriptor of a distance below zero", []string{"has bits that must be zero"}},
 		{43, "one warp gives a stage back for all four", []string{"with no wgmma_wait by its warp"}},
+		{44, "keys that begin amid eight rows", []string{"the descriptor of b begins 512 bytes behind a multiple of 1024"}},
+		{45, "a warp with other registers than its warpgroup", []string{"registers a thread, but"}},
+		{46, "the elected lane taken for lane 0", []string{"race: load_16", "race: store_16"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()

@@ -39,6 +39,7 @@ struct KgenWgmma {
   bool bf16, accumulate;
   bool b_rows;  // b has rows along the inner dimension
 };
+int kgen_elected();  // lane of the warp
 void kgen_barrier_init(uint32_t barrier, int count, int line);
 void kgen_barrier_init_fence();
 void kgen_barrier_arrive(uint32_t barrier, int line);

@@ -39,7 +39,10 @@
 //     warp that reads them has waited, of a 16 rows and of b all, and if ordinary
 //     stores wrote them, only read after fence_async_shared. Before a product, and
 //     after each wait, a wgmma_fence must come.
-//   - registers_take and registers_give share out the registers of a block.
+//     Eight rows of a permuted operand begin at a multiple of 1024 bytes.
+//   - registers_take and registers_give share out the registers of a block, the same
+//     number to all four warps of a warpgroup.
+//   - elect chooses a lane that is drawn from the seed, never lane 0.
 //   - Two blocks of a cluster run together, each with its own threads, barriers,
 //     registers and shared memory; now and then one of them first as far as it can.
 //     Addresses of the cluster, which shared_of makes, and a block's own are not
@@ -62,6 +65,8 @@
 //     512 threads; loads from the other block's shared memory.
 //   - Races through plain pointers are not searched for; they show only as
 //     wrong values under some seed.
+//   - What the copy engine keeps of a tensor map in global memory when another is
+//     written to its place.
 //   - The fragment of a product's a is read when it is issued, and
 //     wgmma_fence is not held to come after the writes to registers.
 //   - mma adds its 16 products to d in order in fp32; hardware keeps more bits

@@ -116,6 +116,7 @@ struct Warp {
   int pause_line = 0;
   uint32_t syncs = 0;    // instructions of the whole warp so far
   Clock clock;           // what it knows of others
+  int elected = 0;       // the lane that elect() chooses
   int registers = 0;     // a thread
   uint32_t settings = 0; // of registers so far
   int store_line = 0;  // of its last store to the other block that it has not handed on; 0: none
@@ -471,6 +472,7 @@ class Machine {
       Warp& w = warps[i];
       std::iota(w.order, w.order + warp_size, 0);
       random_.shuffle(w.order, warp_size);
+      w.elected = w.order[w.order[0] == 0];  // not lane 0, which code may take it for
       w.registers = registers_at_launch(launch_->threads * launch_->min_blocks);
     }
     for (int i = end_warp(rank); i < (first + stride_) / warp_size; i++) {  // numbers of no warp
@@ -608,6 +610,7 @@ inline void Machine::start_thread() {
 
 extern "C" {
 KgenHere kgen_here;
+int kgen_elected() { return kgen_emulator::machine.warp().elected; }
 void kgen_sync_threads(int line) { kgen_emulator::machine.sync_threads(line); }
 void kgen_cluster_sync(int line) { kgen_emulator::machine.cluster_sync(line); }
 }

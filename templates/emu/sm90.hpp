@@ -16,7 +16,7 @@ inline void named_barrier_arrive(int id, int threads, int line = __builtin_LINE(
 
 inline bool elect(int line = __builtin_LINE()) {
   kgen_shuffle_xor(0.f, 0, line);  // all lanes must be here
-  return kgen_here.thread % 32 == 0;
+  return kgen_here.thread % 32 == kgen_elected();
 }
 
 inline int atomic_add(uint32_t* p, int x) { return static_cast<int>(__atomic_fetch_add(p, static_cast<uint32_t>(x), __ATOMIC_ACQ_REL)); }

@@ -331,6 +331,12 @@ void kgen_set_registers(int count, bool take, int line) {
   }
   w.registers = count;
   w.settings++;
+  for (int i = warp / 4 * 4; i < warp / 4 * 4 + 4; i++) {
+    const Warp& other = machine.warps[static_cast<size_t>(i)];
+    if (other.settings == w.settings && other.registers != count) {
+      machine.fail("%s (line %d): %d registers a thread, but %d in warp %d of the same warpgroup", name(op), line, count, other.registers, machine.warp_in_block(i));
+    }
+  }
   machine.performed();
 }
 

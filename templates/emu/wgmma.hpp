@@ -25,7 +25,14 @@ inline Matrix decode(uint64_t d, const char* operand, int line) {
   if (d >> 62 > 1) machine.fail("Wgmma (line %d): the descriptor of %s has swizzle %d, not that of 128 bytes or none", line, operand, static_cast<int>(d >> 62));
   if (d >> 46 & 0xffff || d >> 30 & 3 || d >> 14 & 3) machine.fail("Wgmma (line %d): the descriptor of %s has bits that must be zero", line, operand);
   const auto field = [d](int at) { return static_cast<uint32_t>(d >> at & 0x3fff) << 4; };
-  return {field(0), field(16), field(32), d >> 62 == 1};
+  const Matrix m = {field(0), field(16), field(32), d >> 62 == 1};
+  // The base offset, whose bits are zero, says that the permuted eight rows of 128 bytes begin here.
+  constexpr uint32_t eight_rows = 1024;
+  if (m.swizzled && (m.start % eight_rows >= 128 || m.stride % eight_rows)) {
+    machine.fail("Wgmma (line %d): the descriptor of %s begins %u bytes behind a multiple of %u, with a stride of %u: eight rows must begin at a multiple", line, operand,
+                 m.start % eight_rows, eight_rows, m.stride);
+  }
+  return m;
 }
 
 template <class F>

@@ -13,20 +13,26 @@ constexpr int row = 128, tile = 64 * row;  // bytes
 constexpr int consumer_threads = 128;
 
 struct Shared {
-  unsigned char q[tile], k[2][tile];
+  unsigned char q[tile], k[2][tile], spare_rows[4 * row];
   unsigned long long full[2], empty[2], spare;
 };
 
+// Where the keys of a stage are.
+__device__ __forceinline__ uint32_t keys_at(Shared& shared, int stage, int which) {
+  return ptx::shared_address(shared.k[stage]) + (which == 44 ? sizeof shared.spare_rows : 0);
+}
+
 // How a warp may go wrong with the registers it gives.
 __device__ __forceinline__ void give_registers(int which, int warp) {
-  if (which != 24 || warp != 6) ptx::registers_give<24>();
+  if (which == 45 && warp == 6) ptx::registers_give<32>();
+  else if (which != 24 || warp != 6) ptx::registers_give<24>();
   if (which == 24 && warp == 7) ptx::registers_give<24>();
 }
 
 __device__ __forceinline__ void produce(const Params& p, Shared& shared, int which) {
   for (int t = 0; t < p.tiles; ++t) {
     const int stage = t % 2, round = t / 2;
-    const uint32_t full = ptx::shared_address(&shared.full[stage]), k = ptx::shared_address(shared.k[stage]);
+    const uint32_t full = ptx::shared_address(&shared.full[stage]), k = keys_at(shared, stage, which);
     if (which != 4) ptx::barrier_wait(ptx::shared_address(&shared.empty[stage]), round % 2 ^ 1);
     ptx::barrier_arrive_expecting(full, which == 7 ? tile - 16 : which == 8 ? tile + 16 : tile);
     if (which == 10 && t == 1) ptx::barrier_arrive(full);
@@ -72,7 +78,7 @@ __device__ __forceinline__ void consume(const Params& p, Shared& shared, int whi
   const uint32_t q = ptx::shared_address(shared.q);
   for (int t = 0; t < p.tiles; ++t) {
     const int stage = t % 2, round = t / 2;
-    const uint32_t k = ptx::shared_address(shared.k[stage]), empty = ptx::shared_address(&shared.empty[stage]);
+    const uint32_t k = keys_at(shared, stage, which), empty = ptx::shared_address(&shared.empty[stage]);
     const int waited = which == 28 ? stage ^ 1 : stage, parity = which == 21 ? 2 : which == 29 ? 0 : round % 2;
     if (which != 3) ptx::barrier_wait(ptx::shared_address(which == 31 ? &shared.spare + 1 : &shared.full[waited]), parity);
     if (which != 13) ptx::wgmma_fence();
@@ -101,6 +107,12 @@ __device__ __forceinline__ void consume(const Params& p, Shared& shared, int whi
     }
     if (which == 26 && t == 1 && thread == 0) shared.full[0] = 0;
   }
+  if (which == 46) {
+    ptx::named_barrier_sync(1, consumer_threads);
+    const bool chosen = ptx::elect();
+    if (lane == 0) ptx::store_16(shared.q + warp * 16, make_uint4(0, 0, 0, 0));
+    if (chosen) ptx::load_16(shared.q + warp * 16);
+  }
   for (int n = 0; n < 8; ++n) {
     for (int e = 0; e < 4; ++e) p.out[(warp * 16 + lane / 4 + e / 2 * 8) * 64 + n * 8 + lane % 4 * 2 + e % 2] = d[n * 4 + e] + early;
   }
@@ -123,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) mistakes_sm90(const __grid_
     if (thread == consumer_threads) produce(p, shared, which);
   } else {
     if (which == 23) ptx::registers_take<240>();
-    else if (which == 24) ptx::registers_take<200>();
+    else if (which == 24 || which == 45) ptx::registers_take<200>();
     else ptx::registers_take<232>();
     consume(p, shared, which, thread);
   }
