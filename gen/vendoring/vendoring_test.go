@@ -234,7 +234,7 @@ func buildCOf(t testing.TB, in vendoring.Input) string {
 		t.Skip("no C compiler")
 	}
 	dir := folderOf(t, in)
-	command(t, dir, nil, cc, "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", "example", "example.c", in.Spec.Name+".c", "-ldl", "-lm")
+	command(t, dir, nil, cc, "-std=c11", "-O2", "-Wall", "-Wextra", "-pedantic", "-Werror", "-o", "example", "example.c", in.Spec.Name+".c", "-ldl", "-lm")
 	return dir
 }
 
