@@ -89,7 +89,7 @@ type rule struct {
 
 // example is the case that the example computes.
 type example struct {
-	Runs        bool // the spec has the kernels for it
+	Runs        bool // the spec has the kernels for it, and positions
 	Merges      bool
 	First       int    // tokens of the first document
 	Second      int    // tokens of the second document
@@ -210,6 +210,7 @@ func newExample(s spec.Spec, kinds []kind) example {
 	}
 	if s.Rope.RotaryDim > 0 && s.Rope.MaxPosition < 200 {
 		e.First, e.Second = s.Rope.MaxPosition/4, s.Rope.MaxPosition/4
+		e.Runs = e.Runs && e.First >= 5 // documents as long as a sequence's own tokens, and positions for all
 	}
 	switch s.Cache.Encoding {
 	case spec.Baked:

@@ -43,6 +43,12 @@ cache: {page_size: 16, layout: hnd, encoding: raw}
 kernels: [append, decode]
 targets: [sm_80]
 `,
+	"brief": `
+rope: {type: default, theta: 10000, max_position: 3}
+cache: {page_size: 16, layout: nhd, encoding: segment}
+kernels: [append, decode, merge]
+targets: [sm_80]
+`,
 	"one": `
 rope: {type: default, theta: 10000, max_position: 4096}
 cache: {page_size: 16, layout: nhd, encoding: segment}
