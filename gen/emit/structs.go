@@ -66,7 +66,7 @@ func writeABI(d dialect, used func(name string) bool) string {
 		if !used(c.name) {
 			continue
 		}
-		writeComment(&b, docs.text[c.goName])
+		writeComment(&b, "", docs.text[c.goName])
 		if d.macros {
 			fmt.Fprintf(&b, "#define %s%s (%s)\n", d.constants, c.name, constant(c.value))
 		} else {
@@ -96,7 +96,7 @@ func constant(v int) string {
 
 func writeStruct(b *strings.Builder, d dialect, s abi.Struct, docs docs) {
 	name := d.prefix + s.Name
-	writeComment(b, docs.text[s.Name])
+	writeComment(b, "", docs.text[s.Name])
 	if d.typedef {
 		b.WriteString("typedef ")
 	}
@@ -120,6 +120,7 @@ func writeStruct(b *strings.Builder, d dialect, s abi.Struct, docs docs) {
 		if docs.gap[key] {
 			b.WriteByte('\n')
 		}
+		writeComment(b, "  ", docs.above[key])
 		if text := docs.text[key]; text != "" {
 			fmt.Fprintf(b, "  %-*s  // %s\n", width, declarations[i], text)
 		} else {
@@ -138,20 +139,21 @@ func writeStruct(b *strings.Builder, d dialect, s abi.Struct, docs docs) {
 	}
 }
 
-func writeComment(b *strings.Builder, text string) {
+func writeComment(b *strings.Builder, indent, text string) {
 	if text == "" {
 		return
 	}
 	for line := range strings.Lines(text) {
-		b.WriteString(strings.TrimRight("// "+line, " \n") + "\n")
+		b.WriteString(strings.TrimRight(indent+"// "+line, " \n") + "\n")
 	}
 }
 
 // docs are the comments of package abi, by Go name: Struct, constant or
 // Struct.Field.
 type docs struct {
-	text map[string]string
-	gap  map[string]bool // a blank line stands before the field
+	text  map[string]string
+	above map[string]string // of fields whose comment is not, or not only, behind them
+	gap   map[string]bool   // a blank line stands before the field
 }
 
 var word = regexp.MustCompile(`\b(?:[A-Z]\w*\.)?[A-Z]\w*\b`)
@@ -192,7 +194,7 @@ func readDocs(d dialect) docs {
 			return w
 		})
 	}
-	out := docs{text: map[string]string{}, gap: map[string]bool{}}
+	out := docs{text: map[string]string{}, above: map[string]string{}, gap: map[string]bool{}}
 	for _, decl := range file.Decls {
 		gen, ok := decl.(*ast.GenDecl)
 		if !ok {
@@ -213,7 +215,7 @@ func readDocs(d dialect) docs {
 				for _, f := range structure.Fields.List {
 					key := name + "." + f.Names[0].Name
 					line := files.Position(f.Pos()).Line
-					out.text[key] = clean(f.Comment, own[name])
+					out.text[key], out.above[key] = clean(f.Comment, own[name]), clean(f.Doc, own[name])
 					out.gap[key] = last > 0 && line > last+1
 					last = files.Position(f.End()).Line
 				}

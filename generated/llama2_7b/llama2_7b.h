@@ -238,6 +238,10 @@ typedef struct KgenAttendParams {
   uint64_t members;          // KgenMember []: the query tokens of shared_decode's items; null for the other kinds
   uint64_t member_offsets;   // int32 []: see KgenRun.offset; null but for shared_decode
 
+  // uint32 [2], zeros before and after the launch, of no other launch at the same time:
+  // blocks of family sm90 take work by it as they come to the end of what they have. Null,
+  // and always for decode: each has a share that is fixed from the start. Results are the
+  // same.
   uint64_t counter;
 
   int32_t q_token_stride;    // elements from one token to the next in q

@@ -239,6 +239,10 @@ struct AttendParams {
   void* members;             // Member []: the query tokens of shared_decode's items; null for the other kinds
   void* member_offsets;      // int32 []: see Run.offset; null but for shared_decode
 
+  // uint32 [2], zeros before and after the launch, of no other launch at the same time:
+  // blocks of family sm90 take work by it as they come to the end of what they have. Null,
+  // and always for decode: each has a share that is fixed from the start. Results are the
+  // same.
   void* counter;
 
   int32_t q_token_stride;    // elements from one token to the next in q
