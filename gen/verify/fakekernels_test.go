@@ -294,6 +294,9 @@ func (g goKernels) finish(p abi.AttendParams, token, slot, h, heads int, out []f
 	lse := largest + float32(math.Log(float64(sum)))
 	if sum == 0 {
 		lse = float32(math.Inf(-1))
+		if g.fault == "LSE of no key" && slot == abi.Final {
+			lse = -1e30
+		}
 	}
 	denominator := sum
 	if slot == abi.Final && p.SinkLogits != 0 && g.fault != "sink logit" {
@@ -389,9 +392,14 @@ func (g goKernels) Merge(_ cuda.Stream, p abi.MergeParams) error {
 					}
 				}
 				g.store(p.Out, t*int(p.OutTokenStride)+h*vDim, out)
-				if p.LSE != 0 {
-					g.dev.putFloat32(p.LSE, t*heads+h, float32((float64(largest)+math.Log2(float64(sum)))*math.Ln2))
+				if p.LSE == 0 {
+					continue
 				}
+				lse := float32((float64(largest) + math.Log2(float64(sum))) * math.Ln2)
+				if g.fault == "LSE of no key" && sum == 0 {
+					lse = -1e30
+				}
+				g.dev.putFloat32(p.LSE, t*heads+h, lse)
 			}
 		}
 	})

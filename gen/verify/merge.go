@@ -128,13 +128,10 @@ func (c *mergeCase) compare(out, lse []byte, f numeric.Format) (measure, error) 
 				continue
 			}
 			gotLSE := float64(math.Float32frombits(binary.LittleEndian.Uint32(lse[4*(t*c.heads+h):])))
-			if gotLSE == wantLSE {
-				continue
-			}
-			e, limit := math.Abs(gotLSE-wantLSE), lseFloat32*(1+math.Abs(wantLSE))
+			e, err := offLSE(gotLSE, wantLSE, 0)
 			m.lse = max(m.lse, e)
-			if !(e <= limit) {
-				return m, wrongf("LSE: token %d, head %d is %g, want %g; at most %.3e away is right", t, h, gotLSE, wantLSE, limit)
+			if err != nil {
+				return m, wrongf("token %d, head %d: %w", t, h, err)
 			}
 		}
 	}

@@ -67,6 +67,23 @@ func newAttendBounds(f numeric.Format, score, q, k float64, headDim int) attendB
 	return attendBounds{caseFactor * unit, rowFactor * unit, lseFactor * f.Epsilon() * sigma}
 }
 
+// offLSE is how far an LSE is from what it should be; what the scores' error allows comes on
+// top of float32's own. Where a row sees no key, -Inf alone is right: a finite stand-in for it
+// would give keys that nobody sees a weight in a later merge.
+func offLSE(got, want, scores float64) (float64, error) {
+	if got == want {
+		return 0, nil
+	}
+	if math.IsInf(want, 0) {
+		return 0, wrongf("LSE %g, want %g", got, want)
+	}
+	e, limit := math.Abs(got-want), scores+lseFloat32*(1+math.Abs(want))
+	if !(e <= limit) {
+		return e, wrongf("LSE %g, want %g; at most %.3e away is right", got, want, limit)
+	}
+	return e, nil
+}
+
 // smallest is what rounding a row's outputs to the element type costs however small
 // they are: half a unit of the smallest subnormal for each element. A large sink
 // logit makes rows that small.

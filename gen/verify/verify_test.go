@@ -153,6 +153,7 @@ func TestFaultsAreFound(t *testing.T) {
 		{"soft cap", attend, masks},
 		{"sink logit", append([]spec.Kind{spec.Merge}, attend...), masks},
 		{"last split missed", append(partial, spec.Merge), nil},
+		{"LSE of no key", []spec.Kind{spec.Extend, spec.Decode, spec.Merge}, nil},
 		{"skipped token", []spec.Kind{spec.Append}, nil},
 		{"begin of a copy", []spec.Kind{spec.Materialise}, nil},
 	} {
