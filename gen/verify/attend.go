@@ -149,6 +149,7 @@ func (c *attendCase) bounds(s spec.Spec, f numeric.Format) attendBounds {
 func (c *attendCase) compare(got outputs, refs []oracle.Result, s spec.Spec, f numeric.Format) (measure, error) {
 	bounds := c.bounds(s, f)
 	m := measure{bound: bounds.whole, apart: c.sharp}
+	var all common
 	dim := s.Model.VHeadDim
 	for i, sequence := range c.sequences {
 		for t := range sequence.positions {
@@ -156,16 +157,18 @@ func (c *attendCase) compare(got outputs, refs []oracle.Result, s spec.Spec, f n
 				row := t*c.queryHeads + h
 				ref := refs[i].Out[row*dim:][:dim]
 				out := f.Decode(got.row(c, sequence.queryBegin+t, h, dim))
-				var err2, ref2 float64
+				var err2, ref2, along float64
 				for d := range ref {
 					e := math.Abs(out[d] - ref[d])
 					err2 += e * e
+					along += (out[d] - ref[d]) * ref[d]
 					ref2 += ref[d] * ref[d]
 					m.largest = max(m.largest, e)
 				}
 				m.err2 += err2
 				m.ref2 += ref2
 				m.rows++
+				all.addOutput(along, ref2)
 				if limit := bounds.row*math.Sqrt(ref2) + smallest(f, dim); !(math.Sqrt(err2) <= limit) {
 					return m, wrongf("sequence %d, query token %d, head %d: the output is %.3e from the reference, whose norm is %.3e; at most %.3e is right",
 						i, t, h, math.Sqrt(err2), math.Sqrt(ref2), limit)
@@ -174,6 +177,7 @@ func (c *attendCase) compare(got outputs, refs []oracle.Result, s spec.Spec, f n
 					continue
 				}
 				lse, want := got.logSum(c, sequence.queryBegin+t, h), refs[i].LSE[row]
+				all.addLSE(lse, want)
 				e, err := offLSE(lse, want, bounds.lse)
 				m.lse = max(m.lse, e)
 				if err != nil {
@@ -182,7 +186,7 @@ func (c *attendCase) compare(got outputs, refs []oracle.Result, s spec.Spec, f n
 			}
 		}
 	}
-	return m, nil
+	return m, all.check(bounds, f)
 }
 
 // sameSequence holds the sequence that ran alone to its bits in the batch.

@@ -251,6 +251,9 @@ func (g goKernels) row(p abi.AttendParams, item abi.Item, runs []abi.Run, i, h i
 					s += qr[d] * k[d]
 				}
 				s *= p.Scale
+				if g.fault == "scores one percent too large" {
+					s *= 1.01
+				}
 				if masks.SoftCap != 0 && g.fault != "soft cap" {
 					s = float32(masks.SoftCap * math.Tanh(float64(s)/masks.SoftCap))
 				}
@@ -308,6 +311,9 @@ func (g goKernels) finish(p abi.AttendParams, token, slot, h, heads int, out []f
 		}
 		if g.fault == "different every time" {
 			out[d] *= 1 + float32(g.calls.Load()%64)/128
+		}
+		if g.fault == "values one percent too large" {
+			out[d] *= 1.01
 		}
 		if g.fault == "depends on the batch" {
 			out[d] *= 1 + float32(p.ItemCount)/100

@@ -33,6 +33,25 @@ const (
 	lseFloat32 = 1e-5
 )
 
+// Rows' errors have independent signs, so what all of a case have in common is smaller by the
+// root of their number: the factor by which the outputs together are too large, and the mean of
+// the LSE's errors. Values or scores one percent too large are no more than a bf16 rounding or two
+// of each row; here they show. The root counts rows by their weight in the sum. On top comes a
+// part of what one rounding may cost, for what rounding does not do to both sides alike. Right
+// kernels come to a sixth of the first term at most.
+//
+// What is smaller than these bounds can't be found. With bf16, where eps is 2^-7, that is a factor
+// on values below 1 +- eps/4, 0.2 percent; one on scores of deviation sigma below about
+// 1 +- eps/(2 sigma), 0.4 percent at sigma 1. (fp16: an eighth of that.)
+// A pair of dimensions of
+// frequency w turns by w n in n positions. Where that is less than a rounding, u, nobody can tell
+// whether it turns: in prefill, whose cases have positions below 2048, that is so for the last pairs
+// of any rule. Extend and decode have positions up to a million.
+const (
+	gainFactor = 1. / 4 // times eps
+	lseShare   = 1. / 8 // times the bound of one row's LSE
+)
+
 // Against baked, on the same data: the pooled relative error of all cases, but
 // for those apart, is at most maxRatio times baked's. The pooled errors scatter by about 1/sqrt(2 rows),
 // so from ratioRows on that is a statement about the kernel, not the dice.
@@ -82,6 +101,45 @@ func offLSE(got, want, scores float64) (float64, error) {
 		return e, wrongf("LSE %g, want %g; at most %.3e away is right", got, want, limit)
 	}
 	return e, nil
+}
+
+// common is what the errors of a case's rows have in common.
+type common struct {
+	along, ref2, ref4 float64 // sums over the rows: of errors times references, of references squared, of the squares of those
+	lse, size         float64 // sums over the rows: of the LSE's errors, of its magnitudes
+	lseRows           int
+}
+
+func (c *common) addOutput(along, ref2 float64) {
+	c.along += along
+	c.ref2 += ref2
+	c.ref4 += ref2 * ref2
+}
+
+func (c *common) addLSE(got, want float64) {
+	if math.IsInf(want, 0) {
+		return // a row that sees no key
+	}
+	c.lse += got - want
+	c.size += math.Abs(want)
+	c.lseRows++
+}
+
+// check holds what the rows have in common to its bounds.
+func (c *common) check(bounds attendBounds, f numeric.Format) error {
+	if c.ref2 > 0 {
+		gain, limit := c.along/c.ref2, bounds.whole*math.Sqrt(c.ref4)/c.ref2+gainFactor*f.Epsilon()
+		if !(math.Abs(gain) <= limit) {
+			return wrongf("the outputs together are %.6f times the reference; at most %.3e from 1 is right", 1+gain, limit)
+		}
+	}
+	if n := float64(c.lseRows); n > 0 {
+		mean, limit := c.lse/n, bounds.lse*(1/math.Sqrt(n)+lseShare)+lseFloat32*(1+c.size/n)
+		if !(math.Abs(mean) <= limit) {
+			return wrongf("the LSE's mean error is %.3e; at most %.3e is right", mean, limit)
+		}
+	}
+	return nil
 }
 
 // smallest is what rounding a row's outputs to the element type costs however small

@@ -154,6 +154,8 @@ func TestFaultsAreFound(t *testing.T) {
 		{"sink logit", append([]spec.Kind{spec.Merge}, attend...), masks},
 		{"last split missed", append(partial, spec.Merge), nil},
 		{"LSE of no key", []spec.Kind{spec.Extend, spec.Decode, spec.Merge}, nil},
+		{"values one percent too large", attend, nil},
+		{"scores one percent too large", []spec.Kind{spec.Extend}, nil}, // cases of hundreds of rows
 		{"skipped token", []spec.Kind{spec.Append}, nil},
 		{"begin of a copy", []spec.Kind{spec.Materialise}, nil},
 	} {
