@@ -229,7 +229,11 @@ func (g goKernels) row(p abi.AttendParams, item abi.Item, runs []abi.Run, i, h i
 				if g.fault == "window off by one" {
 					window = position-key <= masks.Window
 				}
-				if l > causal || masks.Window > 0 && !window && key >= masks.SinkTokens {
+				sinks := masks.SinkTokens
+				if g.fault == "a sink token too many" {
+					sinks++
+				}
+				if l > causal || masks.Window > 0 && !window && key >= sinks {
 					continue
 				}
 				page, place := int(l)/g.spec.Cache.PageSize, int(l)%g.spec.Cache.PageSize

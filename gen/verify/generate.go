@@ -204,7 +204,8 @@ func (d dice) addChunk(c *attendCase, tokens int) int {
 	return len(c.chunks) - 1
 }
 
-// prefillSequences are chunks alone at their local positions.
+// prefillSequences are chunks alone at their local positions. A window is often longer than any
+// of them, so the queries may stand farther on: where the window of one begins among the keys.
 func (d dice) prefillSequences(c *attendCase, n int) {
 	longest := 1
 	for longest*longest*c.queryHeads*d.spec.Model.HeadDim*n < 2*d.size.work {
@@ -219,6 +220,12 @@ func (d dice) prefillSequences(c *attendCase, n int) {
 			s.positions[i] = i
 		}
 		s.segments = []placed{{chunk: d.addChunk(c, tokens), own: true}}
+		if window := d.spec.Masks.Window; window > 0 && d.oneIn(2) {
+			ahead := min(max(window-d.IntN(tokens+1), 0), d.top()-tokens)
+			for i := range s.positions {
+				s.positions[i] += ahead
+			}
+		}
 		c.tokens += tokens
 		c.sequences = append(c.sequences, s)
 	}
@@ -324,6 +331,26 @@ func (d dice) place(c *attendCase, s *sequence, tokens int) {
 	}
 	if d.spec.Masks.Window > 0 && d.oneIn(2) {
 		d.placeAtWindow(c, s)
+	}
+	if d.spec.Masks.SinkTokens > 0 && d.oneIn(2) {
+		d.placeAtSinks(c, s)
+	}
+}
+
+// placeAtSinks moves a segment to where the sink tokens end, and the queries to where their
+// windows begin there too: package schedule lists no keys between the two but for a page's.
+func (d dice) placeAtSinks(c *attendCase, s *sequence) {
+	masks := d.spec.Masks
+	moved := d.IntN(len(s.segments) + 1)
+	if moved == len(s.segments) || s.segments[moved].own {
+		return
+	}
+	n := c.chunks[s.segments[moved].chunk].tokens
+	s.segments[moved].offset = min(max(masks.SinkTokens-d.IntN(n+1), 0), d.top()-n)
+	if at := masks.SinkTokens + masks.Window - 1; at+d.spec.Cache.PageSize < d.top() && d.oneIn(2) {
+		for i := range s.positions {
+			s.positions[i] = at + d.IntN(d.spec.Cache.PageSize+1)
+		}
 	}
 }
 

@@ -149,13 +149,14 @@ func TestFaultsAreFound(t *testing.T) {
 		{"different every time", attend, nil},
 		{"depends on the batch", chunks, nil},
 		{"window off by one", attend, masks},
-		{"window off by one", chunks, wide},
+		{"window off by one", attend, wide},
 		{"soft cap", attend, masks},
 		{"sink logit", append([]spec.Kind{spec.Merge}, attend...), masks},
 		{"last split missed", append(partial, spec.Merge), nil},
 		{"LSE of no key", []spec.Kind{spec.Extend, spec.Decode, spec.Merge}, nil},
 		{"values one percent too large", attend, nil},
 		{"scores one percent too large", []spec.Kind{spec.Extend}, nil}, // cases of hundreds of rows
+		{"a sink token too many", attend, masks},
 		{"skipped token", []spec.Kind{spec.Append}, nil},
 		{"begin of a copy", []spec.Kind{spec.Materialise}, nil},
 	} {
