@@ -186,6 +186,9 @@ func (c *attendCase) compare(got outputs, refs []oracle.Result, s spec.Spec, f n
 			}
 		}
 	}
+	if c.capped {
+		all.lseRows = 0 // rows turned to one key have its rounding error in common
+	}
 	return m, all.check(bounds, f)
 }
 

@@ -259,7 +259,11 @@ func (g goKernels) row(p abi.AttendParams, item abi.Item, runs []abi.Run, i, h i
 					s *= 1.01
 				}
 				if masks.SoftCap != 0 && g.fault != "soft cap" {
-					s = float32(masks.SoftCap * math.Tanh(float64(s)/masks.SoftCap))
+					height := masks.SoftCap
+					if g.fault == "soft cap three percent too high" {
+						height *= 1.03
+					}
+					s = float32(height * math.Tanh(float64(s)/height))
 				}
 				scores = append(scores, s)
 				rows = append(rows, g.element(entry, place, kvHead, int(p.KVHeads), vDim))

@@ -1,10 +1,12 @@
 package verify
 
 import (
+	"math"
 	"math/rand/v2"
 
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/numeric"
+	"github.com/kgen-project/kgen/tests/oracle"
 )
 
 // size limits a case.
@@ -114,6 +116,7 @@ type attendCase struct {
 	withLSE               bool //
 	alone                 int  // index of a sequence to run by itself too, or -1
 	sharp                 bool // scores differ by more than the exponents of floating-point numbers
+	capped                bool // some scores are near the soft cap
 	layoutSeed            uint64
 }
 
@@ -153,6 +156,11 @@ func (d dice) attendCase(kind spec.Kind, tile spec.Tile) attendCase {
 		deviation = 64
 	}
 	c.q = d.normal(c.tokens*c.queryHeads*m.HeadDim, deviation)
+	if d.spec.Masks.SoftCap > 0 && !c.sharp {
+		if c.capped = d.oneIn(3); c.capped {
+			d.nearCap(&c)
+		}
+	}
 	c.sinkLogits = d.logits(c.queryHeads)
 	c.qStride, c.outStride = d.stride(c.queryHeads*m.HeadDim), d.stride(c.queryHeads*m.VHeadDim)
 	c.bitwise = kind == spec.SharedDecode && d.oneIn(2)
@@ -168,6 +176,64 @@ func (d dice) attendCase(kind spec.Kind, tile spec.Tile) attendCase {
 		c.padding = 1 + d.IntN(3)
 	}
 	return c
+}
+
+// nearCap turns half of the query rows to a key that they see, for a score of once to twice the
+// soft cap. It outweighs the others, so that the LSE is the capped score. By chance no score is
+// there: those of large queries are, but by bounds as large as the scores' rounding errors.
+func (d dice) nearCap(c *attendCase) {
+	m, rope := d.spec.Model, d.spec.Rope
+	for _, s := range c.sequences {
+		for t, position := range s.positions {
+			for h := range c.queryHeads {
+				segment, token := d.visible(c, s, t)
+				if segment < 0 || d.oneIn(2) {
+					continue
+				}
+				placed := s.segments[segment]
+				key := c.chunks[placed.chunk].k[(token*c.kvHeads+h/m.Group())*m.HeadDim:][:m.HeadDim]
+				norm2 := 0.0 // with the attention factor
+				for i, x := range key {
+					if i < rope.RotaryDim {
+						x *= rope.AttentionFactor
+					}
+					norm2 += x * x
+				}
+				factor := d.spec.Masks.SoftCap * (1 + d.Float64()) / (d.spec.Scale * norm2)
+				if !(math.Abs(factor) < 100) {
+					continue // a cap that scores don't come near, or a key of zeros
+				}
+				q := oracle.Rotate(rope, key, 1, m.HeadDim, []int{placed.offset + token - position})
+				for i := range q {
+					q[i] = d.format.Round(factor * q[i])
+				}
+				copy(c.q[((s.queryBegin+t)*c.queryHeads+h)*m.HeadDim:], q)
+			}
+		}
+	}
+}
+
+// visible is a segment of the sequence and a token of it that query token t sees, or -1 where
+// none was found.
+func (d dice) visible(c *attendCase, s sequence, t int) (segment, token int) {
+	masks := d.spec.Masks
+	for range 8 * min(1, len(s.segments)) {
+		i := d.IntN(len(s.segments))
+		placed := s.segments[i]
+		tokens := c.chunks[placed.chunk].tokens
+		end := tokens
+		if placed.own && masks.Causal {
+			end -= len(s.positions) - 1 - t
+		}
+		if end <= 0 {
+			continue
+		}
+		l := d.IntN(end)
+		if position := placed.offset + l; masks.Window == 0 || s.positions[t]-position < masks.Window || position < masks.SinkTokens {
+			return i, l
+		}
+	}
+	return -1, 0
 }
 
 // batch is the number of sequences.

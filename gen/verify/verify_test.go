@@ -115,6 +115,9 @@ func TestFaultsAreFound(t *testing.T) {
 		s.Masks = spec.Masks{Causal: true, Window: 20, SinkTokens: 4, SinkLogits: true, SoftCap: 3}
 	}
 	wide := func(s *spec.Spec) { s.Masks.Window = 4096 }
+	capped := func(s *spec.Spec) {
+		s.Model.HeadDim, s.Scale, s.Masks.SoftCap = 64, 0.125, 50
+	}
 	attend := spec.TiledKinds
 	chunks := []spec.Kind{spec.Extend, spec.Decode, spec.SharedDecode} // over segments
 	final := []spec.Kind{spec.Prefill, spec.Extend, spec.Decode}
@@ -157,6 +160,7 @@ func TestFaultsAreFound(t *testing.T) {
 		{"values one percent too large", attend, nil},
 		{"scores one percent too large", []spec.Kind{spec.Extend}, nil}, // cases of hundreds of rows
 		{"a sink token too many", attend, masks},
+		{"soft cap three percent too high", attend, capped},
 		{"skipped token", []spec.Kind{spec.Append}, nil},
 		{"begin of a copy", []spec.Kind{spec.Materialise}, nil},
 	} {
