@@ -148,7 +148,7 @@ func (c *attendCase) bounds(s spec.Spec, f numeric.Format) attendBounds {
 // compare measures what all sequences gave against their references.
 func (c *attendCase) compare(got outputs, refs []oracle.Result, s spec.Spec, f numeric.Format) (measure, error) {
 	bounds := c.bounds(s, f)
-	m := measure{bound: bounds.whole, apart: c.sharp}
+	m := measure{bound: bounds.whole, apart: c.sharp || c.loud}
 	var all common
 	dim := s.Model.VHeadDim
 	for i, sequence := range c.sequences {

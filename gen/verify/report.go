@@ -22,8 +22,8 @@ type Report struct {
 }
 
 // Row is one kind in one encoding. Errors are relative to the norm of the
-// reference, pooled over all cases but those of very large scores, which are held
-// to their own bounds alone.
+// reference, pooled over all cases but those of very large scores or elements, which are
+// held to their own bounds alone.
 type Row struct {
 	Kind     spec.Kind     `json:"kind"`
 	Encoding spec.Encoding `json:"encoding"`

@@ -161,6 +161,7 @@ func TestFaultsAreFound(t *testing.T) {
 		{"scores one percent too large", []spec.Kind{spec.Extend}, nil}, // cases of hundreds of rows
 		{"a sink token too many", attend, masks},
 		{"soft cap three percent too high", attend, capped},
+		{"output sums of fp16", []spec.Kind{spec.Extend, spec.SharedDecode}, func(s *spec.Spec) { s.Model.DType = spec.FP16 }},
 		{"skipped token", []spec.Kind{spec.Append}, nil},
 		{"begin of a copy", []spec.Kind{spec.Materialise}, nil},
 	} {
