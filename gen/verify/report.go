@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -35,6 +36,26 @@ type Row struct {
 	Largest  float64       `json:"largest"`   // largest error of an element
 	LSE      float64       `json:"lse"`       // largest error of a log-sum-exp
 	SameBits int           `json:"same_bits"` // raw: cases whose bits were compared with baked's
+}
+
+// MarshalJSON has null for errors that are no numbers, as those of outputs of NaN are: JSON has
+// no word for them.
+func (r Row) MarshalJSON() ([]byte, error) {
+	type row Row
+	number := func(x float64) *float64 {
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			return nil
+		}
+		return &x
+	}
+	return json.Marshal(struct {
+		row
+		Error   *float64 `json:"error"`
+		Baked   *float64 `json:"baked"`
+		Ratio   *float64 `json:"ratio"`
+		Largest *float64 `json:"largest"`
+		LSE     *float64 `json:"lse"`
+	}{row(r), number(r.Error), number(r.Baked), number(r.Ratio), number(r.Largest), number(r.LSE)})
 }
 
 // Failure is one wrong case.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -230,6 +231,19 @@ func TestReportIsDeterministic(t *testing.T) {
 	data, err := json.Marshal(first)
 	if err != nil || !strings.Contains(string(data), `"kind":"extend","encoding":"raw","cases":3,"failed":0`) {
 		t.Errorf("%s, %v", data, err)
+	}
+}
+
+// The errors of outputs that are no numbers are none either, and the report is JSON all the same.
+func TestReportOfNaN(t *testing.T) {
+	text, err := json.Marshal(verify.Report{Rows: []verify.Row{{Kind: spec.Extend, Failed: 1, Error: math.NaN(), Ratio: 1.5, Largest: math.Inf(1)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"kind":"extend"`, `"failed":1`, `"error":null`, `"baked":0`, `"ratio":1.5`, `"largest":null`, `"lse":0`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %s in %s", want, text)
+		}
 	}
 }
 
