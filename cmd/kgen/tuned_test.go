@@ -1,27 +1,19 @@
 package main
 
 import (
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/gen/tune"
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 // What was measured with something else is not used, or used with a sentence: never in
 // silence. build knows the compiler; bench the GPU and the driver too.
 func TestRules(t *testing.T) {
-	const path = "../../specs/llama3.yaml"
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := spec.Parse(path, data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Spec(t, "../../specs/llama3.yaml")
 	sources, err := tune.Sources(s, "sm_90a")
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package demo_test
 import (
 	"context"
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/kgen-project/kgen/gen/verify"
 	"github.com/kgen-project/kgen/runtime/cpu"
 	"github.com/kgen-project/kgen/runtime/rope"
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 // small takes a fraction of a second.
@@ -43,15 +43,7 @@ func run(t *testing.T, s spec.Spec, o demo.Options) demo.Report {
 }
 
 func TestShapeIsTheShippedOne(t *testing.T) {
-	const file = "../../specs/smollm2_135m.yaml"
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	shipped, err := spec.Parse(file, data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shipped := testutil.Spec(t, "../../specs/smollm2_135m.yaml")
 	if got, want := spec.Digest(smolLM2(t)), spec.Digest(shipped); got != want {
 		t.Errorf("digest %s, the shipped spec has %s", got, want)
 	}

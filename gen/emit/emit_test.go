@@ -14,20 +14,13 @@ import (
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/templates"
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 // tiny is the spec of the golden folder and plans for it.
 func tiny(t testing.TB) (spec.Spec, []plan.Plan) {
 	t.Helper()
-	const file = "testdata/tiny/tiny.yaml"
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := spec.Parse(file, data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Spec(t, "testdata/tiny/tiny.yaml")
 	return s, []plan.Plan{
 		{Kind: spec.Prefill, Family: plan.SM80, Targets: s.Targets, Rows: 64, Keys: 32, Stages: 2, Warps: 4, Shared: 24576, MinBlocks: 2},
 		{Kind: spec.Merge, Family: plan.SM80, Targets: s.Targets, Warps: 8},

@@ -15,20 +15,12 @@ import (
 	"github.com/kgen-project/kgen/gen/bench"
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 func llama3(t testing.TB) spec.Spec {
 	t.Helper()
-	const path = "../../specs/llama3.yaml"
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := spec.Parse(path, data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return testutil.Spec(t, "../../specs/llama3.yaml")
 }
 
 func setting(t testing.TB, text string) Setting {

@@ -1,7 +1,6 @@
 package verify_test
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"github.com/kgen-project/kgen/gen/verify"
 	"github.com/kgen-project/kgen/runtime/cpu"
 	"github.com/kgen-project/kgen/runtime/rope"
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 // onCPU verifies the CPU backend in every encoding.
@@ -42,14 +42,7 @@ func TestCPUOnShippedSpecs(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, err := spec.Parse(file, data)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := testutil.Spec(t, file)
 			onCPU(t, s, 3, 5e5)
 		})
 	}

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
-	"os"
 	"testing"
 
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/numeric"
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 // A seed means the same cases as when the tables of README.md were made. What is drawn
@@ -17,15 +17,7 @@ func TestSeedsOfShippedSpecs(t *testing.T) {
 	t.Parallel()
 	tile := spec.Tile{Rows: 64, Keys: 64}
 	for name, want := range map[string]uint64{"llama2_7b": 0xcc36f88d3406021, "llama3": 0x507f81cd1547bad6, "smollm2_135m": 0xb7e6881d0ec5047} {
-		file := "../../specs/" + name + ".yaml"
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := spec.Parse(file, data)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := testutil.Spec(t, "../../specs/"+name+".yaml")
 		b := &bench{spec: s, format: numeric.BF16, size: size{work: 5e4, keys: 256, tokens: 24, holders: 30}}
 		sum := fnv.New64a()
 		for n := range uint64(4) {
