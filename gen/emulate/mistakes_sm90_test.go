@@ -108,6 +108,8 @@ func TestMistakesSM90(t *testing.T) {
 		{44, "keys that begin amid eight rows", []string{"the descriptor of b begins 512 bytes behind a multiple of 1024"}},
 		{45, "a warp with other registers than its warpgroup", []string{"registers a thread, but"}},
 		{46, "the elected lane taken for lane 0", []string{"race: load_16", "race: store_16"}},
+		{47, "a tensor map that nobody acquired", []string{"no thread of the block is known to have acquired the tensor map"}},
+		{48, "a tensor map acquired with no barrier behind", []string{"no thread of the block is known to have acquired the tensor map"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()

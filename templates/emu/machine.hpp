@@ -152,6 +152,12 @@ class Machine {
     int returned = 0;  // threads
     int waiting = 0;   // threads at sync_threads
     int barrier_line = 0;
+    struct Acquired {
+      const void* map;
+      int thread;
+      uint32_t syncs;  // the time of its warp
+    };
+    std::vector<Acquired> maps;
   };
 
   Global global;

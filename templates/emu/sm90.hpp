@@ -33,6 +33,7 @@ inline void store_16_at(uint32_t address, uint4 x, int line = __builtin_LINE()) 
 inline void store_8_at(uint32_t address, int2 x, int line = __builtin_LINE()) { memcpy(kgen_store_at(address, 8, line), &x, 8); }
 
 // ---- bulk tensor copies ----
+inline void tensor_map_acquire(const void* map, int line = __builtin_LINE()) { kgen_tensor_map_acquire(map, line); }
 inline void tensor_map_prefetch(const void* map, int line = __builtin_LINE()) { kgen_tensor_map_prefetch(map, line); }
 inline uint64_t evict_unchanged() { return 0; }
 inline uint64_t evict_first() { return 0; }

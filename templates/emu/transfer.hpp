@@ -16,6 +16,16 @@ inline TensorMap read_map(const void* map, const char* function, int line) {
   return m;
 }
 
+// One that the block has acquired before.
+inline TensorMap read_acquired_map(const void* map, const char* function, int line) {
+  const TensorMap m = read_map(map, function, line);
+  const Moment now = machine.now();
+  for (const auto& a : machine.blocks[machine.rank()].maps) {
+    if (a.map == map && now.follows(a.thread / warp_size, a.syncs, a.thread)) return m;
+  }
+  machine.fail("%s (line %d): no thread of the block is known to have acquired the tensor map at %p: tensor_map_acquire does, with a barrier between", function, line, map);
+}
+
 // Performs a copy: what lies outside the tensor becomes zeros.
 inline void land(const TensorCopy& c) {
   const int lander = kgen_here.thread;
@@ -97,14 +107,22 @@ inline bool Machine::land_one() {
 
 extern "C" {
 
-void kgen_tensor_map_prefetch(const void* map, int line) { kgen_emulator::read_map(map, "tensor_map_prefetch", line); }
+void kgen_tensor_map_acquire(const void* map, int line) {
+  using namespace kgen_emulator;
+  read_map(map, "tensor_map_acquire", line);
+  const Moment now = machine.now();
+  machine.busy = 1;
+  machine.blocks[machine.rank()].maps.push_back({map, now.thread, now.syncs});
+  machine.busy = 0;
+}
+void kgen_tensor_map_prefetch(const void* map, int line) { kgen_emulator::read_acquired_map(map, "tensor_map_prefetch", line); }
 
 void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int v, int line) {
   using namespace kgen_emulator;
   const int rank = machine.rank();
   machine.shared_at(barrier, "tensor_copy", line, 8, 8);
   const int i = barrier_of_copy(rank, barrier, "tensor_copy", line);
-  const TensorMap m = read_map(map, "tensor_copy", line);
+  const TensorMap m = read_acquired_map(map, "tensor_copy", line);
   machine.shared_at(dst, "tensor_copy", line, static_cast<uint32_t>(m.rows()) * tensor_row, 128);
   start_copy({m, {x, y, z, w, v}, dst - shared_base, rank, i, machine.barriers[i].phase, kgen_here.thread, line, "tensor_copy"});
 }
@@ -115,7 +133,7 @@ void kgen_tensor_copy_to_both(uint32_t dst, const void* map, uint32_t barrier, i
   const char* const function = "tensor_copy_to_both";
   if (machine.cluster() == 1) machine.fail("%s (line %d): the block is in no cluster of two", function, line);
   machine.shared_at(barrier, function, line, 8, 8);
-  const TensorMap m = read_map(map, function, line);
+  const TensorMap m = read_acquired_map(map, function, line);
   machine.shared_at(dst, function, line, static_cast<uint32_t>(m.rows()) * tensor_row, 128);
   for (int rank = 0; rank < machine.cluster(); rank++) {
     machine.must_run(rank, function, line);

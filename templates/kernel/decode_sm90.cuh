@@ -303,8 +303,11 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
       ptx::barrier_init(ptx::shared_address(&shared.result_free[r]), 32);
     }
     ptx::barrier_init_fence();
-    ptx::tensor_map_prefetch(params.k_map);
-    ptx::tensor_map_prefetch(params.v_map);
+    const void* const maps[] = {params.k_map, params.v_map};
+    for (const void* map : maps) {
+      ptx::tensor_map_acquire(map);
+      ptx::tensor_map_prefetch(map);
+    }
   }
   ptx::sync_threads();
 #if KGEN_ROTATED_KEYS

@@ -125,7 +125,13 @@ __device__ __forceinline__ void store_8_at(uint32_t address, int2 x) {
 #endif
 
 // ---- bulk tensor copies ----
-// A tensor map is 128 bytes in global memory, made by the driver.
+// A tensor map is 128 bytes in global memory, made by the driver. Copies read it through a
+// cache of the multiprocessor's own, which may have another map of the same address from an
+// earlier launch: each block acquires a map before it uses it.
+__device__ __forceinline__ void tensor_map_acquire(const void* map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
+}
+// Starts bringing it into that cache.
 __device__ __forceinline__ void tensor_map_prefetch(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

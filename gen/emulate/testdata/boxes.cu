@@ -14,6 +14,7 @@ extern "C" __global__ void box(const __grid_constant__ Params p) {
   if (ptx::thread_index() == 0) {
     ptx::barrier_init(barrier, 1);
     ptx::barrier_init_fence();
+    ptx::tensor_map_acquire(p.map);
     ptx::tensor_copy(ptx::shared_address(shared + p.offset), p.map, barrier, ptx::evict_unchanged(), p.x, p.y, p.z, p.w, p.v);
     ptx::barrier_arrive_expecting(barrier, p.bytes);  // the bytes may come first
   }

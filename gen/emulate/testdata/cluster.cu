@@ -31,6 +31,7 @@ __device__ __forceinline__ void arrive_at_both(void* barrier) {
 
 __device__ __forceinline__ void produce(const Params& p, Shared& shared, int which) {
   const int rank = ptx::cluster_rank();
+  ptx::tensor_map_acquire(p.k_map);
   for (int t = 0; t < p.tiles; ++t) {
     const int stage = t % 2, parity = t / 2 % 2 ^ 1;
     const uint32_t full = ptx::shared_address(&shared.full[stage]), empty = ptx::shared_address(&shared.empty[stage]);

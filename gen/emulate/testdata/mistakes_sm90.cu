@@ -128,8 +128,10 @@ extern "C" __global__ void __launch_bounds__(256, 2) mistakes_sm90(const __grid_
     }
     ptx::barrier_init(ptx::shared_address(which == 32 ? &shared.full[1] : &shared.spare), 1);
     if (which != 11) ptx::barrier_init_fence();
+    if (which < 47) ptx::tensor_map_acquire(p.k_map);
   }
   if (which != 12) ptx::sync_threads();
+  if (which == 48 && thread == 0) ptx::tensor_map_acquire(p.k_map);
   if (thread >= consumer_threads) {
     give_registers(which, thread / 32);
     if (thread == consumer_threads) produce(p, shared, which);
