@@ -271,7 +271,13 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
 }
 
 // ---- bulk tensor copies ----
-// A tensor map is 128 bytes in global memory, made by the driver.
+// A tensor map is 128 bytes in global memory, made by the driver. Copies read it through a
+// cache of the multiprocessor's own, which may have another map of the same address from an
+// earlier launch: each block acquires a map before it uses it.
+__device__ __forceinline__ void tensor_map_acquire(const void* map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
+}
+// Starts bringing it into that cache.
 __device__ __forceinline__ void tensor_map_prefetch(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -2422,8 +2428,11 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
       ptx::barrier_init(ptx::shared_address(&shared.result_free[r]), 32);
     }
     ptx::barrier_init_fence();
-    ptx::tensor_map_prefetch(params.k_map);
-    ptx::tensor_map_prefetch(params.v_map);
+    const void* const maps[] = {params.k_map, params.v_map};
+    for (const void* map : maps) {
+      ptx::tensor_map_acquire(map);
+      ptx::tensor_map_prefetch(map);
+    }
   }
   ptx::sync_threads();
   constexpr bool shares_registers = false;

@@ -325,7 +325,13 @@ __device__ __forceinline__ void store_8_at(uint32_t address, int2 x) {
 }
 
 // ---- bulk tensor copies ----
-// A tensor map is 128 bytes in global memory, made by the driver.
+// A tensor map is 128 bytes in global memory, made by the driver. Copies read it through a
+// cache of the multiprocessor's own, which may have another map of the same address from an
+// earlier launch: each block acquires a map before it uses it.
+__device__ __forceinline__ void tensor_map_acquire(const void* map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
+}
+// Starts bringing it into that cache.
 __device__ __forceinline__ void tensor_map_prefetch(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -2957,8 +2963,11 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
       ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), cluster_blocks * 4 * consumers);
     }
     ptx::barrier_init_fence();
-    ptx::tensor_map_prefetch(params.k_map);
-    ptx::tensor_map_prefetch(params.v_map);
+    const void* const maps[] = {params.k_map, params.v_map};
+    for (const void* map : maps) {
+      ptx::tensor_map_acquire(map);
+      ptx::tensor_map_prefetch(map);
+    }
   }
   ptx::cluster_sync();
 
@@ -2975,14 +2984,15 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     return;
   }
   const int helper = thread - consumer_threads;
-  constexpr int copier_registers = rotates_apart<Config> ? copiers_apart : other_registers;
-  constexpr int rotator_registers = rotates_apart<Config> ? other_registers - copier_registers : other_registers;
+  // The warps of a warpgroup give theirs by one instruction, whatever they do afterwards.
+  constexpr bool gives_together = consumers > 1 && !rotates_apart<Config>, gives_apart = consumers > 1 && rotates_apart<Config>;
+  if constexpr (gives_together) ptx::registers_give<other_registers>();
   if (helper >= copier_threads) {
-    if constexpr (consumers > 1) ptx::registers_give<rotator_registers>();
+    if constexpr (gives_apart) ptx::registers_give<other_registers - copiers_apart>();
     rotate_queries<Config>(params, shared, helper - copier_threads);
     return;
   }
-  if constexpr (consumers > 1) ptx::registers_give<copier_registers>();
+  if constexpr (gives_apart) ptx::registers_give<copiers_apart>();
   const int copier = ptx::shuffle(helper / 32, 0), lane = helper % 32;
   if constexpr (copier_threads == 32) {
     produce_keys_and_values<Config>(params, shared, helper);
