@@ -55,7 +55,6 @@ void* kgen_store_at(uint32_t address, uint32_t bytes, int line);
 void kgen_named_barrier(int id, int threads, bool wait, int line);
 void kgen_stmatrix_x4(uint32_t address, const uint32_t* r, int line);
 void kgen_tensor_map_acquire(const void* map, int line);
-void kgen_tensor_map_prefetch(const void* map, int line);
 void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int v, int line);
 void kgen_tensor_copy_to_both(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int v, int line);
 void kgen_fence_async_shared();

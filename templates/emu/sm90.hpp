@@ -34,7 +34,6 @@ inline void store_8_at(uint32_t address, int2 x, int line = __builtin_LINE()) { 
 
 // ---- bulk tensor copies ----
 inline void tensor_map_acquire(const void* map, int line = __builtin_LINE()) { kgen_tensor_map_acquire(map, line); }
-inline void tensor_map_prefetch(const void* map, int line = __builtin_LINE()) { kgen_tensor_map_prefetch(map, line); }
 inline uint64_t evict_unchanged() { return 0; }
 inline uint64_t evict_first() { return 0; }
 inline void tensor_copy(uint32_t dst, const void* map, uint32_t barrier, uint64_t, int x, int y, int z, int w, int v, int line = __builtin_LINE()) {

@@ -115,7 +115,6 @@ void kgen_tensor_map_acquire(const void* map, int line) {
   machine.blocks[machine.rank()].maps.push_back({map, now.thread, now.syncs});
   machine.busy = 0;
 }
-void kgen_tensor_map_prefetch(const void* map, int line) { kgen_emulator::read_acquired_map(map, "tensor_map_prefetch", line); }
 
 void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int v, int line) {
   using namespace kgen_emulator;

@@ -38,7 +38,6 @@ __device__ __forceinline__ void products(const Params& p) {
     if (thread == 128) {
       const void* const maps[] = {p.q_map, p.k_map, p.v_map};
       for (const void* map : maps) ptx::tensor_map_acquire(map);
-      ptx::tensor_map_prefetch(p.k_map);
       const int copies = p.whole ? 1 : columns;
       ptx::barrier_arrive_expecting(full, columns * (64 + keys) * row);
       for (int c = 0; c < copies; ++c) {
