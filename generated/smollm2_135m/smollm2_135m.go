@@ -18,11 +18,11 @@
 //	prefill     prefill_sm80_r128k64s2w4.cu
 //	prefill     prefill_sm90_r192k64s3w16.cu
 //	extend      extend_sm80_r128k64s2w4.cu
-//	extend      extend_sm90_r128k128s2w12.cu
+//	extend      extend_sm90_r128k128s3w12.cu
 //	decode      decode_sm80_r16k16s2w4.cu
 //	decode      decode_sm90_r16k128s3w7.cu
 //	shared_decode shared_decode_sm80_r128k64s2w4.cu
-//	shared_decode shared_decode_sm90_r128k128s2w12.cu
+//	shared_decode shared_decode_sm90_r128k128s3w12.cu
 //	merge       merge_sm80.cu
 //	materialise materialise_sm80.cu
 package smollm2_135m
@@ -41,11 +41,11 @@ import (
 //go:embed prefill_sm80_r128k64s2w4.cu
 //go:embed prefill_sm90_r192k64s3w16.cu
 //go:embed extend_sm80_r128k64s2w4.cu
-//go:embed extend_sm90_r128k128s2w12.cu
+//go:embed extend_sm90_r128k128s3w12.cu
 //go:embed decode_sm80_r16k16s2w4.cu
 //go:embed decode_sm90_r16k128s3w7.cu
 //go:embed shared_decode_sm80_r128k64s2w4.cu
-//go:embed shared_decode_sm90_r128k128s2w12.cu
+//go:embed shared_decode_sm90_r128k128s3w12.cu
 //go:embed merge_sm80.cu
 //go:embed materialise_sm80.cu
 var files embed.FS
@@ -158,18 +158,18 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindExtend,
-				Entry:       "kgen_smollm2_135m_extend_sm90_r128k128s2w12",
-				File:        "extend_sm90_r128k128s2w12.cu",
+				Entry:       "kgen_smollm2_135m_extend_sm90_r128k128s3w12",
+				File:        "extend_sm90_r128k128s3w12.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
 				Rows:        128,
 				Keys:        128,
-				Stages:      2,
+				Stages:      3,
 				Warps:       12,
 				Group:       Group,
-				SharedBytes: 115712,
+				SharedBytes: 148480,
 				Folds:       true,
-				Source:      read("extend_sm90_r128k128s2w12.cu"),
+				Source:      read("extend_sm90_r128k128s3w12.cu"),
 			},
 			{
 				Kind:        abi.KindDecode,
@@ -216,17 +216,17 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindSharedDecode,
-				Entry:       "kgen_smollm2_135m_shared_decode_sm90_r128k128s2w12",
-				File:        "shared_decode_sm90_r128k128s2w12.cu",
+				Entry:       "kgen_smollm2_135m_shared_decode_sm90_r128k128s3w12",
+				File:        "shared_decode_sm90_r128k128s3w12.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
 				Rows:        128,
 				Keys:        128,
-				Stages:      2,
+				Stages:      3,
 				Warps:       12,
 				Group:       Group,
-				SharedBytes: 115712,
-				Source:      read("shared_decode_sm90_r128k128s2w12.cu"),
+				SharedBytes: 148480,
+				Source:      read("shared_decode_sm90_r128k128s3w12.cu"),
 			},
 			{
 				Kind:        abi.KindMerge,

@@ -104,10 +104,10 @@
 // multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
 // with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
 // (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
-// Machine code: extend_sm90_r128k128s2w12.sm_90a.cubin
-#define KGEN_SMOLLM2_135M_EXTEND_SM90_ENTRY "kgen_smollm2_135m_extend_sm90_r128k128s2w12"
+// Machine code: extend_sm90_r128k128s3w12.sm_90a.cubin
+#define KGEN_SMOLLM2_135M_EXTEND_SM90_ENTRY "kgen_smollm2_135m_extend_sm90_r128k128s3w12"
 #define KGEN_SMOLLM2_135M_EXTEND_SM90_THREADS 384
-#define KGEN_SMOLLM2_135M_EXTEND_SM90_SHARED_BYTES 115712
+#define KGEN_SMOLLM2_135M_EXTEND_SM90_SHARED_BYTES 148480
 #define KGEN_SMOLLM2_135M_EXTEND_SM90_ROWS 128  // of a tile: query tokens of an item x group, at most
 
 // decode attends from one query token of each sequence, its keys split over many blocks.
@@ -142,10 +142,10 @@
 // multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
 // with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
 // (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
-// Machine code: shared_decode_sm90_r128k128s2w12.sm_90a.cubin
-#define KGEN_SMOLLM2_135M_SHARED_DECODE_SM90_ENTRY "kgen_smollm2_135m_shared_decode_sm90_r128k128s2w12"
+// Machine code: shared_decode_sm90_r128k128s3w12.sm_90a.cubin
+#define KGEN_SMOLLM2_135M_SHARED_DECODE_SM90_ENTRY "kgen_smollm2_135m_shared_decode_sm90_r128k128s3w12"
 #define KGEN_SMOLLM2_135M_SHARED_DECODE_SM90_THREADS 384
-#define KGEN_SMOLLM2_135M_SHARED_DECODE_SM90_SHARED_BYTES 115712
+#define KGEN_SMOLLM2_135M_SHARED_DECODE_SM90_SHARED_BYTES 148480
 #define KGEN_SMOLLM2_135M_SHARED_DECODE_SM90_ROWS 128  // of a tile: query tokens of an item x group, at most
 
 // merge turns the partial results of split keys into outputs.
