@@ -214,7 +214,7 @@ func (c *benchCommand) measure(ctx context.Context, a *app) (_ bench.Report, err
 	if nvrtc, err := build.FindCompiler(ctx, build.NVRTC, toolchain.Find(p.toolchain), p.versions); err == nil {
 		now.Compiler = compilerName(nvrtc) // else from the cache alone, whatever compiled it
 	}
-	tuned, err := a.rules(s, entries, now)
+	tuned, err := a.rules(s, s, entries, now)
 	if err != nil {
 		return bench.Report{}, err
 	}

@@ -44,6 +44,7 @@ func (a *app) places() (places, error) {
 // generated is a spec on its way to a folder.
 type generated struct {
 	spec   spec.Spec
+	whole  spec.Spec     // with all the kernels of its file
 	output emit.Output   // set by tune
 	cubins []build.Cubin // each kernel's targets, in the order of the manifest; nil before compile
 }
@@ -57,7 +58,7 @@ func plannable(specs []spec.Spec) ([]generated, error) {
 			errs = append(errs, err)
 			continue
 		}
-		all = append(all, generated{spec: s})
+		all = append(all, generated{spec: s, whole: s})
 	}
 	return all, errors.Join(errs...)
 }

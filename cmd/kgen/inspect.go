@@ -35,6 +35,7 @@ func (c *inspectCommand) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	whole := specs[0]
 	if err := onlyKinds(&specs[0], c.Kernel); err != nil {
 		return err
 	}
@@ -45,6 +46,7 @@ func (c *inspectCommand) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	all[0].whole = whole
 	if c.CUDA {
 		if err := a.tune(all, tables, nil); err != nil {
 			return err

@@ -145,7 +145,7 @@ func (a *app) tune(all []generated, tables [][]tune.Entry, c build.Compiler) (er
 		now.Compiler = compilerName(c)
 	}
 	for i := range all {
-		tuned, err := a.rules(all[i].spec, tables[i], now)
+		tuned, err := a.rules(all[i].spec, all[i].whole, tables[i], now)
 		if err != nil {
 			return err
 		}
@@ -168,14 +168,14 @@ func (a *app) current(e tune.Entry, now tune.Identity) bool {
 // rules are those of the entries for the targets of a spec, as far as they were
 // measured with what is known of now. Entries of other kernels are used, with a
 // sentence: a plan that was the best before a kernel changed is still a better guess than
-// the default.
-func (a *app) rules(s spec.Spec, entries []tune.Entry, now tune.Identity) ([]plan.Tuned, error) {
+// the default. whole is s with all the kernels of its file, which tables are of.
+func (a *app) rules(s, whole spec.Spec, entries []tune.Entry, now tune.Identity) ([]plan.Tuned, error) {
 	var out []plan.Tuned
 	for _, e := range entries {
 		if now.GPU != "" && now.GPU != e.GPU || !slices.Contains(s.Targets, e.Target) || !a.current(e, now) {
 			continue
 		}
-		sources, err := tune.Sources(s, e.Target)
+		sources, err := tune.Sources(whole, e.Target)
 		if err != nil {
 			return nil, err
 		}

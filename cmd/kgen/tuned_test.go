@@ -44,7 +44,7 @@ func TestRules(t *testing.T) {
 			c.change(&then, &now)
 			var stderr strings.Builder
 			a := &app{stderr: &stderr}
-			rules, err := a.rules(s, []tune.Entry{{Identity: then, Kinds: []tune.KindTable{{
+			rules, err := a.rules(s, s, []tune.Entry{{Identity: then, Kinds: []tune.KindTable{{
 				Kind: spec.Extend, Choices: []tune.Choice{{Setting: tune.Setting{Layout: layout}}},
 			}}}}, now)
 			if err != nil {
