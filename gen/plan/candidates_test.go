@@ -123,6 +123,7 @@ func TestMakeRefuses(t *testing.T) {
 		{s, spec.Prefill, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{s, spec.SharedDecode, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{capped, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 16), Blocks: 1}, "warps", "12 for 128 rows, not 16"},
+		{spec.WithEncoding(capped, spec.Raw), spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(64, 64, 2, 12), Blocks: 1}, "warps", "8 for 64 rows, not 12"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 14), Blocks: 1}, "warps", "12 for 128 rows, or 16 to align queries and rotate them by a warpgroup, not 14"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 3, 16), Blocks: 1}, "stages", "bytes of shared memory"},

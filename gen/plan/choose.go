@@ -300,9 +300,10 @@ func canAlign(s spec.Spec, kind spec.Kind) bool {
 func AlignsPairs(s spec.Spec) bool { return s.Model.HeadDim > 128 }
 
 // canRotateApart reports the kinds of family sm90 that a warpgroup of its own can rotate for:
-// aligned queries, or raw keys as fp16, which takes fewer registers.
+// aligned queries, or raw keys as fp16, which takes fewer registers. Beside it consumers have
+// none to cap scores with.
 func canRotateApart(s spec.Spec, kind spec.Kind) bool {
-	return canAlign(s, kind) || manyRows(kind) && FP16Keys(s, SM90)
+	return canAlign(s, kind) || manyRows(kind) && FP16Keys(s, SM90) && s.Masks.SoftCap == 0
 }
 
 // FP16Keys reports whether kernels of a family rotate raw keys of bf16 as fp16.

@@ -133,7 +133,7 @@ __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, De
 // Config::rotators warps: each tile of keys, between its copy and its use.
 template <class Config>
 __device__ __forceinline__ void rotate_keys_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int rotator_warp, int lane) {
-  KeyRotator<Config, Config::rotators, true> rotator = {pointer<float>(params.rope), shared.high, rotator_warp, lane};
+  KeyRotator<Config, Config::rotators, true> rotator = {pointer<float>(params.rope), shared.high, rotator_warp};
   rotator.load_low_terms();
   RingPlace<Config::stages> place;
   FixedShare works = {lane};

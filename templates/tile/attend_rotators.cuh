@@ -33,7 +33,7 @@ template <class Config>
 __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
   const float* rope = pointer<float>(params.rope);
   const int lane = thread % 32;
-  KeyRotator<Config, Config::rotators, !fp16_keys<Config>> rotator = {rope, shared.high, thread / 32, lane};
+  KeyRotator<Config, Config::rotators, !fp16_keys<Config>> rotator = {rope, shared.high, thread / 32};
   RingPlace<Config::queries> query;
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   bool first = true;

@@ -106,7 +106,7 @@ struct KeyRotator {
 
   const float* rope;
   High& high;
-  int warp, lane;
+  int warp;
   KeyTerms low[slots];
   float4 coming[slots];  // the lane's (cos, sin) of two pairs of the next tile's high terms
 
@@ -116,7 +116,7 @@ struct KeyRotator {
   __device__ __forceinline__ bool has(int slot) const { return Units::rotated % Warps == 0 || slot < slots - 1 || unit(slot) < Units::rotated; }
 
   __device__ __forceinline__ void load_low_terms() {
-    const float* row = rope + lane * Config::rotary_dim;
+    const float* row = rope + ptx::lane_index() * Config::rotary_dim;
 #pragma unroll
     for (int slot = 0; slot < slots; ++slot) {
       const float4* terms = reinterpret_cast<const float4*>(row + (has(slot) ? 2 * chunk_elements * unit(slot) : 0));
@@ -127,7 +127,7 @@ struct KeyRotator {
 
   // Loads the high terms for a tile.
   __device__ __forceinline__ void fetch(const KeyTile& tile) {
-    const int here = ptx::here(lane), row = here / 4;
+    const int here = ptx::lane_index(), row = here / 4;
 #pragma unroll
     for (int slot = 0; slot < slots; ++slot) {
       coming[slot] = make_float4(0.f, 0.f, 0.f, 0.f);
@@ -141,7 +141,7 @@ struct KeyRotator {
   }
   // Hands those of the next tile to the warp's lanes, who are done with the tile's.
   __device__ __forceinline__ void publish() {
-    const int here = ptx::here(lane), row = here / 4;
+    const int here = ptx::lane_index(), row = here / 4;
     ptx::sync_warp();
 #pragma unroll
     for (int slot = 0; slot < slots; ++slot) {
@@ -169,7 +169,7 @@ struct KeyRotator {
   // tile does not have are rotated too, whatever they hold: they are masked.
   __device__ __forceinline__ void rotate(Tile& keys, int position, const KeyTile& next_tile) {
     // Of eight lanes in a row no two have the same row & 7, so that they meet in no bank.
-    const int here = ptx::here(lane), first = position & (lanes - 1);
+    const int here = ptx::lane_index(), first = position & (lanes - 1);
     const Rows rows = {keys, (here - first) & (lanes - 1), here < first};
     if constexpr (Short) {
       fetch(next_tile);
@@ -232,7 +232,7 @@ struct KeyRotator {
 #pragma unroll 1
     for (int u = Units::rotated + ptx::here(warp); u < Units::count; u += Warps)
 #pragma unroll 1
-      for (int row = ptx::here(lane); row < Config::keys; row += lanes) {
+      for (int row = ptx::lane_index(); row < Config::keys; row += lanes) {
         unsigned char* a = keys.bytes + Tile::byte(row, Units::first_chunk(u));
         unsigned char* b = keys.bytes + Tile::byte(row, Units::second_chunk(u));
         ptx::store_16(a, to_fp16<typename Config::Element>(ptx::load_16(a)));
