@@ -4,7 +4,7 @@
 #   tests/device/measure.sh FOLDER [PART...]
 #
 # prints each part's tables and keeps its reports in FOLDER. Parts: peers, shares, clean,
-# encodings, sharing, heads, dram, sm80, verify, sanitize, clusters, tune; all of them by
+# encodings, sharing, heads, dram, sm80, verify, variants, sanitize, clusters, tune; all of them by
 # default. It needs bin/kgen (or another one in KGEN) and, for one thing each, torch, ncu
 # and compute-sanitizer.
 set -euo pipefail
@@ -13,7 +13,7 @@ kgen=${KGEN:-bin/kgen}
 out=${1:?where to keep the reports: tests/device/measure.sh FOLDER [PART...]}
 shift
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(peers shares clean encodings sharing heads dram sm80 verify sanitize clusters tune)
+[ ${#parts[@]} -gt 0 ] || parts=(peers shares clean encodings sharing heads dram sm80 verify variants sanitize clusters tune)
 mkdir -p "$out"
 
 attention=prefill:4x4096,prefill:1x16384,extend:1x64/8192,extend:1x64/32768,extend:1x64/131072,extend:8x64/8192,extend:1x256/16384,extend:4x512/8192
@@ -38,6 +38,16 @@ bench() {
   echo "== $name: kgen bench $*"
   "$kgen" bench --json "$@" >"$out/$name.json"
   "$kgen" bench --from "$out/$name.json"
+}
+
+# sanitized TOOL ARGUMENTS...: kgen under compute-sanitizer; prints how it ends, and how many of
+# the tool's findings name each kernel.
+sanitized() {
+  local tool=$1
+  shift
+  compute-sanitizer --tool "$tool" "$kgen" "$@" >"$out/sanitizer.txt" 2>&1 || true
+  tail -n 3 "$out/sanitizer.txt"
+  { grep '^=====' "$out/sanitizer.txt" | grep -o 'kgen_[a-z0-9_]*' || true; } | sort | uniq -c
 }
 
 # steps_of: what ncu --csv counted, on standard input, as a line for launches in a row of the
@@ -102,11 +112,33 @@ for part in "${parts[@]}"; do
       done
       edited 's/^targets:.*/targets: [sm_80]/' | "$kgen" verify - --backend gpu --encoding segment,raw,baked --cases 500 --seed 2030 | tee "$out/verify-sm80.txt"
       ;;
+    variants) # of llama3, for sm_90a
+      while read -r encodings edits; do
+        echo "== $edits"
+        edited "s/^targets:.*/targets: [sm_90a]/; $edits" | "$kgen" verify - --backend gpu --kernel prefill,extend,decode,shared_decode --encoding "$encodings" --cases 60 --seed 2032
+      done <<'END' 2>&1 | tee "$out/variants.txt"
+segment,raw,baked s/head_dim: 128/head_dim: 256/
+segment,raw,baked s/head_dim: 128/head_dim: 64/
+segment,raw,baked s/query_heads: 32/query_heads: 8/
+segment,raw,baked s/query_heads: 32/query_heads: 24/; s/dtype: bf16/dtype: fp16/
+segment,raw,baked s/query_heads: 32/query_heads: 128/; s/layout: nhd/layout: hnd/
+segment,raw,baked s/head_dim: 128/&\n  v_head_dim: 64/; s/query_heads: 32/query_heads: 56/
+segment,raw,baked s/theta: 500000/&\n  pairing: interleaved\n  rotary_dim: 64/
+segment,raw,baked s/head_dim: 128/head_dim: 256/; s/query_heads: 32/query_heads: 128/; s/theta: 500000/&\n  pairing: interleaved/
+segment,raw,baked s/^cache:/masks: {window: 300, sink_tokens: 4, sink_logits: true}\n&/
+segment,raw,baked s/^cache:/masks: {soft_cap: 30}\n&/
+segment,raw,baked s/head_dim: 128/head_dim: 256/; s/dtype: bf16/dtype: fp16/; s/^cache:/masks: {soft_cap: 50, window: 4096}\n&/
+segment,raw,baked s/layout: nhd/layout: hnd/; s/page_size: 16/page_size: 64/
+segment,raw,baked s/layout: nhd/layout: hnd/; s/page_size: 16/page_size: 8/
+segment,raw s/page_size: 16/page_size: 256/; $a tiles: {extend: {warps: 16}}
+segment,raw s/head_dim: 128/head_dim: 64/; s/query_heads: 32/query_heads: 64/; $a tiles: {extend: {warps: 16}}
+END
+      ;;
     sanitize)
       for tool in memcheck racecheck synccheck initcheck; do
         echo "== $tool"
-        compute-sanitizer --tool $tool "$kgen" verify specs/llama3.yaml --backend gpu --cases 2 --seed 5 | tail -n 3
-        edited 's/^targets:.*/targets: [sm_80]/' | compute-sanitizer --tool $tool "$kgen" verify - --backend gpu --cases 2 --seed 5 | tail -n 3
+        sanitized $tool verify specs/llama3.yaml --backend gpu --cases 2 --seed 5
+        edited 's/^targets:.*/targets: [sm_80]/' | sanitized $tool verify - --backend gpu --cases 2 --seed 5
       done 2>&1 | tee "$out/sanitize.txt"
       ;;
     clusters) # no default chooses them
@@ -131,7 +163,7 @@ END
       for tool in memcheck racecheck synccheck initcheck; do
         for edits in '' 's/head_dim: 128/head_dim: 256/'; do
           echo "== $tool, extend by 16 warps${edits:+, $edits}"
-          clustered 16 "$edits" | compute-sanitizer --tool $tool "$kgen" verify - --backend gpu --kernel prefill,extend --cases 2 --seed 5 | tail -n 3
+          clustered 16 "$edits" | sanitized $tool verify - --backend gpu --kernel prefill,extend --cases 2 --seed 5
         done
       done 2>&1 | tee "$out/clusters-sanitize.txt"
       ;;
