@@ -402,8 +402,17 @@ func (c *tuneCommand) score(a *app, s spec.Spec) error {
 		fmt.Fprintf(a.stderr, "kgen: %s: %s is used, but %s\n", c.Score, s.Name, otherKernels)
 	}
 	scores := tune.ScoreModel(s, e, plan.NominalCeilings(e.Target))
+	means := []meanRegret{}
+	for _, heldOut := range []bool{false, true} {
+		if regret, n := tune.MeanRegret(scores, heldOut); n > 0 {
+			means = append(means, meanRegret{heldOut, n, regret})
+		}
+	}
 	if c.JSON {
-		return a.json(scores)
+		return a.json(struct {
+			Cases []tune.Score `json:"cases"`
+			Means []meanRegret `json:"means"`
+		}{scores, means})
 	}
 	var rows [][]string
 	for _, x := range scores {
@@ -417,12 +426,18 @@ func (c *tuneCommand) score(a *app, s spec.Spec) error {
 	if err := a.table([]string{"case", "", "settings", "rank correlation", "pick", "best", "regret", "predicted us", "measured us"}, rows); err != nil {
 		return err
 	}
-	for _, heldOut := range []bool{false, true} {
-		if regret, n := tune.MeanRegret(scores, heldOut); n > 0 {
-			fmt.Fprintf(a.stdout, "mean regret of %d %s: %.1f%%\n", n, map[bool]string{false: "cases", true: "held-out cases"}[heldOut], 100*regret)
-		}
+	for _, m := range means {
+		fmt.Fprintf(a.stdout, "mean regret of %d %s: %.1f%%\n", m.Cases, map[bool]string{false: "cases", true: "held-out cases"}[m.HeldOut], 100*m.Regret)
 	}
 	return nil
+}
+
+// meanRegret is what the cost model's picks lose in the mean of a table's cases, those that
+// choices are made by or the others.
+type meanRegret struct {
+	HeldOut bool    `json:"held_out"`
+	Cases   int     `json:"cases"`
+	Regret  float64 `json:"regret"`
 }
 
 func microseconds(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d.Nanoseconds())/1e3) }

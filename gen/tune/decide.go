@@ -32,7 +32,8 @@ type sample struct {
 
 func newSample(ns []int64, round int) sample {
 	sorted := slices.Sorted(slices.Values(ns))
-	at := func(part float64) float64 { return float64(sorted[int(part*float64(len(sorted)-1))]) }
+	// Of an even number the upper of the two in the middle, as gen/bench has it.
+	at := func(part float64) float64 { return float64(sorted[int(math.Ceil(part*float64(len(sorted)-1)))]) }
 	return sample{time.Duration(at(0.5)), (at(0.75) - at(0.25)) / 2 / max(1, at(0.5)), round}
 }
 
