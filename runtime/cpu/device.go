@@ -48,6 +48,11 @@ type stream struct {
 	id        cuda.Stream
 	failure   error  // the first that Synchronize has not reported
 	recording *graph // nil: not captured
+
+	// Of the capture: how many operations it recorded, and how many of each other stream's
+	// it is behind.
+	recorded int
+	behind   map[cuda.Stream]int
 }
 
 var (

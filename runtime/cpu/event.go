@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/kgen-project/kgen/runtime/cuda"
 )
@@ -55,16 +56,34 @@ func (d *Device) Record(e cuda.Event, s cuda.Stream) error {
 	return nil
 }
 
+// follow puts a stream behind so many operations of others.
+func (s *stream) follow(behind map[cuda.Stream]int) {
+	for other, recorded := range behind {
+		if s.behind == nil {
+			s.behind = map[cuda.Stream]int{}
+		}
+		s.behind[other] = max(s.behind[other], recorded)
+	}
+}
+
 // Follow has nothing to wait for: the device does one thing at a time.
 func (d *Device) Follow(s, after cuda.Stream, e cuda.Event) error {
 	var g, joined *graph // that after and s are captured into
-	err := d.withStream(after, func(after *stream) { g = after.recording })
+	var behind map[cuda.Stream]int
+	err := d.withStream(after, func(after *stream) {
+		if g = after.recording; g != nil {
+			behind = map[cuda.Stream]int{}
+			maps.Copy(behind, after.behind)
+			behind[after.id] = after.recorded
+		}
+	})
 	if err == nil {
 		err = d.withStream(s, func(s *stream) {
 			if s.recording == nil {
 				s.recording = g
 			}
 			joined = s.recording
+			s.follow(behind)
 		})
 	}
 	switch {

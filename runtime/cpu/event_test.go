@@ -83,14 +83,14 @@ func TestEvents(t *testing.T) {
 func TestFollow(t *testing.T) {
 	d := open(t, Options{})
 	defer d.Close()
-	var streams [2]cuda.Stream
+	var streams [3]cuda.Stream
 	for i := range streams {
 		var err error
 		if streams[i], err = d.NewStream(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s, side := streams[0], streams[1]
+	s, side, third := streams[0], streams[1], streams[2]
 	e, err := d.NewEvent()
 	if err != nil {
 		t.Fatal(err)
@@ -146,4 +146,27 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	holds(done...)
+
+	// A stream that takes part is followed to its end, if by way of another.
+	_, err = d.Capture(s, func() error {
+		return errors.Join(d.Follow(side, s, e), d.Fill(side, p, 2, 8), d.Follow(s, side, e), d.Fill(side, p, 3, 8))
+	})
+	wantError(t, "a fill that nobody follows", err, "capture: stream 1 does not follow stream 2 to its end")
+	for name, end := range map[string]func() error{
+		"nothing on it": func() error { return nil },
+		"twice": func() error {
+			return errors.Join(d.Fill(side, p, 2, 8), d.Follow(s, side, e), d.Follow(side, s, e), d.Fill(side, p, 3, 8), d.Follow(s, side, e))
+		},
+		"a third": func() error {
+			return errors.Join(d.Fill(side, p, 2, 8), d.Follow(third, side, e), d.Follow(s, third, e))
+		},
+	} {
+		if _, err := d.Capture(s, func() error { return errors.Join(d.Follow(side, s, e), end()) }); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := d.Fill(side, p, 5, 8); err != nil { // not captured any more
+		t.Fatal(err)
+	}
+	holds(5, 5, 5, 5, 5, 5, 5, 5)
 }

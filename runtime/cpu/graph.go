@@ -32,22 +32,46 @@ func (d *Device) Capture(s cuda.Stream, f func() error) (cuda.Graph, error) {
 	if err != nil {
 		return nil, fmt.Errorf("capture: %w", err)
 	}
-	defer d.endCapture(g)
-	if err := f(); err != nil {
+	ended := false
+	defer func() {
+		if !ended { // f has panicked
+			_ = d.endCapture(g, s)
+		}
+	}()
+	err = f()
+	ended = true
+	if unjoined := d.endCapture(g, s); err == nil {
+		err = unjoined
+	}
+	if err != nil {
 		return nil, fmt.Errorf("capture: %w", err)
 	}
 	return g, nil
 }
 
-// endCapture ends it for all streams that are a part of it.
-func (d *Device) endCapture(g *graph) {
+// endCapture ends the capture of s for all streams that are a part of it. Each of them must
+// have been followed to its end, by s or by what s follows; CUDA asks for that too.
+func (d *Device) endCapture(g *graph, s cuda.Stream) error {
 	d.streamMu.Lock()
 	defer d.streamMu.Unlock()
+	var behind map[cuda.Stream]int
 	for i := range d.streams {
-		if d.streams[i].recording == g {
-			d.streams[i].recording = nil
+		if d.streams[i].id == s {
+			behind = d.streams[i].behind
 		}
 	}
+	var err error
+	for i := range d.streams {
+		other := &d.streams[i]
+		if other.recording != g {
+			continue
+		}
+		if other.id != s && behind[other.id] < other.recorded {
+			err = fmt.Errorf("stream %d does not follow stream %d to its end", s, other.id)
+		}
+		other.recording, other.recorded, other.behind = nil, 0, nil
+	}
+	return err
 }
 
 func (g *graph) Launch(s cuda.Stream) error {

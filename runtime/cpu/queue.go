@@ -55,6 +55,7 @@ func (d *Device) enqueue(op operation) error {
 	err := d.withStream(op.stream, func(s *stream) {
 		if s.recording != nil {
 			s.recording.operations = append(s.recording.operations, op)
+			s.recorded++
 			recorded = true
 		}
 	})

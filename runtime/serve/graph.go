@@ -67,8 +67,9 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 		return nil, ErrClosed
 	}
 	g := &Graph{engine: e, space: &workspace{fixed: fixed}}
+	kept := false
 	defer func() {
-		if err != nil { // the copy of its lists may be under way
+		if !kept { // also where record panics; the copy of its lists may be under way
 			err = errors.Join(err, g.space.settle(context.WithoutCancel(ctx), e), g.destroy())
 		}
 	}()
@@ -96,6 +97,7 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.graphs[g] = struct{}{}
+	kept = true
 	e.log.Info("graph recorded", "tokens", fixed.tokens, "items", fixed.items, "runs", fixed.runs, "pages", fixed.pages)
 	return g, nil
 }

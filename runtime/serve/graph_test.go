@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cpu"
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/kvcache"
@@ -183,6 +184,58 @@ func TestCaptureOnlyAttends(t *testing.T) {
 		if err := kept.Attend(0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}); !errors.Is(err, serve.ErrEnded) {
 			t.Errorf("attend when the capture has failed: %v", err)
 		}
+	}
+}
+
+// counted counts what is allocated and what streams there are.
+type counted struct {
+	*cpu.Device
+	memory, streams int
+}
+
+func (c *counted) Alloc(n int64) (abi.DevicePtr, error) {
+	c.memory++
+	return c.Device.Alloc(n)
+}
+
+func (c *counted) Free(p abi.DevicePtr) error {
+	c.memory--
+	return c.Device.Free(p)
+}
+
+func (c *counted) NewStream() (cuda.Stream, error) {
+	c.streams++
+	return c.Device.NewStream()
+}
+
+func (c *counted) DestroyStream(s cuda.Stream) error {
+	c.streams--
+	return c.Device.DestroyStream(s)
+}
+
+// A record that panics leaves nothing behind, and the engine goes on.
+func TestCapturePanic(t *testing.T) {
+	dev := &counted{Device: cpu.Open(cpu.Options{Workers: 1})}
+	defer dev.Close()
+	e, err := serve.New(dev, cpuKernels(t, dev.Device, toy.Small()), toy.Small(), serve.Options{Pages: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	capture := func() (panicked any) {
+		defer func() { panicked = recover() }()
+		_, err := e.Capture(t.Context(), serve.GraphSize{Tokens: 1}, func(*serve.Step) error { panic("broken") })
+		t.Errorf("capture returned %v", err)
+		return nil
+	}
+	memory, streams := dev.memory, dev.streams
+	for range 2 {
+		if panicked := capture(); panicked != "broken" {
+			t.Errorf("panic %v", panicked)
+		}
+	}
+	if dev.memory != memory || dev.streams != streams {
+		t.Errorf("%d allocations and %d streams are left behind", dev.memory-memory, dev.streams-streams)
 	}
 }
 
