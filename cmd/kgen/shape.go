@@ -30,15 +30,16 @@ func (a *app) shape(s spec.Spec, entries []tune.Entry, text string) error {
 		return usageError{err}
 	}
 	var chosen [][]string
+	sources := sourcesOf(s)
 	for _, e := range entries {
 		if !slices.Contains(s.Targets, e.Target) {
 			continue
 		}
-		sources, err := tune.Sources(s, e.Target)
+		kernels, err := sources(e.Target)
 		if err != nil {
 			return err
 		}
-		chosen = append(chosen, []string{e.GPU, string(e.Target), chosenBy(e, c), "table", whyTuned(e, c, sources)})
+		chosen = append(chosen, []string{e.GPU, string(e.Target), chosenBy(e, c), "table", whyTuned(e, c, kernels)})
 	}
 	var model [][]string
 	for _, target := range s.Targets {

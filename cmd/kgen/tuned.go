@@ -171,15 +171,16 @@ func (a *app) current(e tune.Entry, now tune.Identity) bool {
 // the default. whole is s with all the kernels of its file, which tables are of.
 func (a *app) rules(s, whole spec.Spec, entries []tune.Entry, now tune.Identity) ([]plan.Tuned, error) {
 	var out []plan.Tuned
+	sources := sourcesOf(whole)
 	for _, e := range entries {
 		if now.GPU != "" && now.GPU != e.GPU || !slices.Contains(s.Targets, e.Target) || !a.current(e, now) {
 			continue
 		}
-		sources, err := tune.Sources(whole, e.Target)
+		kernels, err := sources(e.Target)
 		if err != nil {
 			return nil, err
 		}
-		if e.Sources != sources {
+		if e.Sources != kernels {
 			fmt.Fprintf(a.stderr, "kgen: %s: %s is used, but %s; run kgen tune again\n", e.File(), e.Spec, otherKernels)
 		}
 		t, err := e.Tuned(s)
@@ -189,6 +190,18 @@ func (a *app) rules(s, whole spec.Spec, entries []tune.Entry, now tune.Identity)
 		out = append(out, t)
 	}
 	return out, nil
+}
+
+// sourcesOf is [tune.Sources] of a spec, which emits its kernels, once for each target: several
+// tables are of one.
+func sourcesOf(s spec.Spec) func(spec.Target) (string, error) {
+	known := map[spec.Target]string{}
+	return func(target spec.Target) (_ string, err error) {
+		if known[target] == "" {
+			known[target], err = tune.Sources(s, target)
+		}
+		return known[target], err
+	}
 }
 
 const otherKernels = "it was measured with other kernels than these"

@@ -159,13 +159,20 @@ func (d *Device) open(call string) error {
 func (d *Device) withStream(s cuda.Stream, f func(*stream)) error {
 	d.streamMu.Lock()
 	defer d.streamMu.Unlock()
-	for i := range d.streams {
-		if d.streams[i].id == s {
-			f(&d.streams[i])
-			return nil
-		}
+	found := d.find(s)
+	if found == nil {
+		return fmt.Errorf("stream %d was not made by this device, or was destroyed", s)
 	}
-	return fmt.Errorf("stream %d was not made by this device, or was destroyed", s)
+	f(found)
+	return nil
+}
+
+// find is the stream, or nil, for whoever holds streamMu.
+func (d *Device) find(s cuda.Stream) *stream {
+	if i := slices.IndexFunc(d.streams, func(x stream) bool { return x.id == s }); i >= 0 {
+		return &d.streams[i]
+	}
+	return nil
 }
 
 // failure is a failure of any stream that was not reported yet.

@@ -32,21 +32,20 @@ func (d *Device) Capture(s cuda.Stream, f func() error) (cuda.Graph, error) {
 	if err != nil {
 		return nil, fmt.Errorf("capture: %w", err)
 	}
-	ended := false
-	defer func() {
-		if !ended { // f has panicked
-			_ = d.endCapture(g, s)
-		}
-	}()
-	err = f()
-	ended = true
-	if unjoined := d.endCapture(g, s); err == nil {
-		err = unjoined
-	}
-	if err != nil {
+	if err := d.record(g, s, f); err != nil {
 		return nil, fmt.Errorf("capture: %w", err)
 	}
 	return g, nil
+}
+
+// record ends the capture even where f panics.
+func (d *Device) record(g *graph, s cuda.Stream, f func() error) (err error) {
+	defer func() {
+		if unjoined := d.endCapture(g, s); err == nil {
+			err = unjoined
+		}
+	}()
+	return f()
 }
 
 // endCapture ends the capture of s for all streams that are a part of it. Each of them must
@@ -55,10 +54,8 @@ func (d *Device) endCapture(g *graph, s cuda.Stream) error {
 	d.streamMu.Lock()
 	defer d.streamMu.Unlock()
 	var behind map[cuda.Stream]int
-	for i := range d.streams {
-		if d.streams[i].id == s {
-			behind = d.streams[i].behind
-		}
+	if captured := d.find(s); captured != nil {
+		behind = captured.behind
 	}
 	var err error
 	for i := range d.streams {
