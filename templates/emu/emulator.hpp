@@ -32,6 +32,8 @@
 //   - A tensor copy lands when nothing else can go on (in some blocks, some
 //     copies: earlier), and from its issue on its destination holds NaN. Boxes
 //     land as the 128-byte swizzle permutes their 16-byte chunks by address.
+//     Its block must have acquired the tensor map: a thread, with a barrier between it
+//     and the one that issues the copy. (What a cache has of another map is not modelled.)
 //   - A product of a warpgroup is performed when all four warps have issued it
 //     and one waits for it (in some blocks, earlier): it then reads shared
 //     memory. Its accumulator holds NaN from issue to wait and may not be
@@ -65,8 +67,6 @@
 //     512 threads; loads from the other block's shared memory.
 //   - Races through plain pointers are not searched for; they show only as
 //     wrong values under some seed.
-//   - What the copy engine keeps of a tensor map in global memory when another is
-//     written to its place.
 //   - The fragment of a product's a is read when it is issued, and
 //     wgmma_fence is not held to come after the writes to registers.
 //   - mma adds its 16 products to d in order in fp32; hardware keeps more bits
