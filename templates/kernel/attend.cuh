@@ -115,7 +115,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
   softmax.finish();
   // Its last reads of its own query rows are behind the warp; no other warp reads them.
   store_rows<Config, m_tiles>(params, item, kv_head, output, row_ends<Config>(params, item, kv_head, softmax, scale_log2, first_row, lane), first_row, lane,
-                              [&](int row, int chunk) { return shared.query.bytes + tile_byte<Config::head_dim>(row, chunk); });
+                              shared.query);
 }
 
 }  // namespace kgen

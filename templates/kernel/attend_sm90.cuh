@@ -232,8 +232,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     } else {
       ends = fold_rows<Config>(params, item, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), warp_row, ptx::here(lane));
     }
-    store_rows<Config, 1>(params, item, kv_head, output, ends, warp_row, lane,
-                          [&](int row, int chunk) { return shared.query[query.stage].bytes + shared.query[0].byte(row, chunk); });
+    store_rows<Config, 1>(params, item, kv_head, output, ends, warp_row, lane, shared.query[query.stage]);
     free_query();
     query.advance();
   }

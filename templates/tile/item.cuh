@@ -184,6 +184,7 @@ __device__ __forceinline__ unsigned char* output_row(const AttendParams& params,
 template <class Config>
 struct ResultRows {
 #if KGEN_SHARED_DECODE
+  static constexpr bool even = false;  // whether rows are as far apart as tokens and heads
   const AttendParams& params;
   const Item& item;
   int kv_head;
@@ -193,6 +194,7 @@ struct ResultRows {
     return static_cast<unsigned char*>(params.partial_out) + 4 * row_result<Config>(params, item, kv_head, row).vector * Config::v_head_dim;
   }
 #else
+  static constexpr bool even = true;
   unsigned char* first;   // row 0
   long long token_bytes;  // from a token's heads to the next one's
   int head_bytes;
@@ -204,8 +206,10 @@ struct ResultRows {
     return {static_cast<unsigned char*>(params.partial_out) + 4 * r.vector * Config::v_head_dim, 4 * (item.slot_stride * vectors) * Config::v_head_dim, 4 * Config::v_head_dim};
   }
   __device__ __forceinline__ unsigned char* bytes(int row) const {
-    return first + row / Config::group * token_bytes + row % Config::group * head_bytes;
+    return first + bytes_to(row);
   }
+  // From a token's first row, or that of one of its heads to that of a head behind it.
+  __device__ __forceinline__ long long bytes_to(int row) const { return row / Config::group * token_bytes + row % Config::group * head_bytes; }
 #endif
 };
 
@@ -238,10 +242,10 @@ __device__ __forceinline__ float folded_row_normaliser(const AttendParams& param
 
 // What a row's sum of weights is divided into, the learned sink included in a final result.
 template <class Config>
-__device__ __forceinline__ float row_normaliser(const AttendParams& params, const Item& item, const RowResult& r, float maximum, float sum, float scale_log2) {
+__device__ __forceinline__ float row_normaliser(const AttendParams& params, const Item& item, int head, float maximum, float sum, float scale_log2) {
 #if KGEN_SINK_LOGITS
   if (is_final(item)) {
-    const float sink = pointer<float>(params.sink_logits)[r.head] * log2_e;
+    const float sink = pointer<float>(params.sink_logits)[head] * log2_e;
     return normaliser(sum, sink - maximum * scale_log2, true);
   }
 #endif

@@ -17,7 +17,7 @@ __device__ __forceinline__ float log_sum_exp2(float maximum, float sum, float sc
 // exp(logit) and no value.
 __device__ __forceinline__ float normaliser(float sum, float sink_exponent, bool has_sink) {
   const float total = has_sink ? sum + ptx::exp2_approx(sink_exponent) : sum;
-  return sum > 0.f ? 1.f / total : 0.f;
+  return sum > 0.f ? ptx::reciprocal_approx(total) : 0.f;
 }
 
 }  // namespace kgen

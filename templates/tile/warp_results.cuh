@@ -121,7 +121,7 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
     }
     const RowResult r = row_result<Config>(params, item, kv_head, row);
     float lse = log_sum_exp2(maximum, sum, scale_log2);
-    output.scale(part.alone() ? row_normaliser<Config>(params, item, r, maximum, sum, scale_log2) : normaliser(sum, 0.f, false));
+    output.scale(part.alone() ? row_normaliser<Config>(params, item, r.head, maximum, sum, scale_log2) : normaliser(sum, 0.f, false));
     if (!part.alone()) {
       fold_row<Config>(params, item, part, kept, kv_head, row, exists, output, lse, lane);
       if (!part.last) continue;
