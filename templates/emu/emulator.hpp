@@ -267,6 +267,11 @@ inline int shuffle(int x, int lane, int line = __builtin_LINE()) {
   memcpy(&x, &bits, sizeof x);
   return x;
 }
+inline unsigned char* shuffle(unsigned char* x, int lane, int line = __builtin_LINE()) {
+  const uint64_t bits = reinterpret_cast<uint64_t>(x);
+  const uint32_t low = shuffle(static_cast<int>(bits), lane, line), high = shuffle(static_cast<int>(bits >> 32), lane, line);
+  return reinterpret_cast<unsigned char*>(static_cast<uint64_t>(high) << 32 | low);
+}
 inline bool any(bool x, int line = __builtin_LINE()) {
   float found = x ? 1.f : 0.f;
   for (int mask = 16; mask > 0; mask /= 2) found += kgen_shuffle_xor(found, mask, line);

@@ -179,22 +179,25 @@ __device__ __forceinline__ unsigned char* output_row(const AttendParams& params,
   return static_cast<unsigned char*>(params.out) + 2 * (r.token * static_cast<long long>(params.out_token_stride) + r.head * Config::v_head_dim);
 }
 
+template <class Config>
+__device__ __forceinline__ unsigned char* partial_row(const AttendParams& params, const RowResult& r) {
+  return static_cast<unsigned char*>(params.partial_out) + 4 * r.vector * Config::v_head_dim;
+}
+
 // The vectors that an item's rows become, for one KV head: final ones in the output, others in
 // partial_out. Where they are is found once, and costs a few instructions a row.
 template <class Config>
 struct ResultRows {
 #if KGEN_SHARED_DECODE
-  static constexpr bool even = false;  // whether rows are as far apart as tokens and heads
   const AttendParams& params;
   const Item& item;
   int kv_head;
 
   __device__ __forceinline__ static ResultRows of(const AttendParams& params, const Item& item, int kv_head) { return {params, item, kv_head}; }
   __device__ __forceinline__ unsigned char* bytes(int row) const {
-    return static_cast<unsigned char*>(params.partial_out) + 4 * row_result<Config>(params, item, kv_head, row).vector * Config::v_head_dim;
+    return partial_row<Config>(params, row_result<Config>(params, item, kv_head, row));
   }
 #else
-  static constexpr bool even = true;
   unsigned char* first;   // row 0
   long long token_bytes;  // from a token's heads to the next one's
   int head_bytes;
@@ -203,13 +206,11 @@ struct ResultRows {
     const RowResult r = row_result<Config>(params, item, kv_head, 0);
     if (is_final(item)) return {output_row<Config>(params, r), 2ll * params.out_token_stride, 2 * Config::v_head_dim};
     const long long vectors = params.kv_heads * Config::group;
-    return {static_cast<unsigned char*>(params.partial_out) + 4 * r.vector * Config::v_head_dim, 4 * (item.slot_stride * vectors) * Config::v_head_dim, 4 * Config::v_head_dim};
+    return {partial_row<Config>(params, r), 4 * (item.slot_stride * vectors) * Config::v_head_dim, 4 * Config::v_head_dim};
   }
   __device__ __forceinline__ unsigned char* bytes(int row) const {
-    return first + bytes_to(row);
+    return first + row / Config::group * token_bytes + row % Config::group * head_bytes;
   }
-  // From a token's first row, or that of one of its heads to that of a head behind it.
-  __device__ __forceinline__ long long bytes_to(int row) const { return row / Config::group * token_bytes + row % Config::group * head_bytes; }
 #endif
 };
 

@@ -4,47 +4,23 @@
 
 namespace kgen {
 
-// Where a lane's chunks of a warp's rows go, of so many chunks a row: turn after turn, in turn i that of
-// cell lane + 32 i, row by row.
-template <class Config, int MTiles, int Chunks>
-struct RowPlaces {
-  static constexpr int rows = 16 * MTiles, rows_a_turn = 32 / Chunks;
-  // Whether all lanes' rows are equally far from those of a turn before: a turn has a whole
-  // number of tokens, or a token of turns. The next address is then one addition, which
-  // counts: this code runs once an item, and its instructions come from memory.
-  static constexpr bool even = ResultRows<Config>::even && 32 % Chunks == 0 && (rows % Config::group == 0 || Config::group % rows == 0) &&
-                               (rows_a_turn % Config::group == 0 || Config::group % rows_a_turn == 0);
-  const ResultRows<Config>& results;
-  int behind, count, first_row, lane, turn = 0;
-  unsigned char* to;  // this turn's, where rows are even
+// A warp's rows, of a tile's the first of which `count` exist, and where each one's results begin: lane
+// i has that of row i, for all lanes. (Each lane could find those that it stores, but this
+// code runs once an item, so that its instructions come from memory.)
+struct WarpRows {
+  int first, count;
+  unsigned char* of_lane;
 
-  __device__ __forceinline__ RowPlaces(const ResultRows<Config>& results, int behind, int count, int first_row, int lane)
-      : results(results), behind(behind), count(count), first_row(first_row), lane(lane), to(even ? find() : nullptr) {}
-
-  // Where turn i's chunk is in a tile.
-  template <class Tile>
-  __device__ __forceinline__ int staged(int i) const {
-    if constexpr (32 % Chunks == 0) return byte_below<Tile, rows_a_turn>(first_row + lane / Chunks, rows_a_turn * i, lane % Chunks);
-    return Tile::byte(first_row + (lane + 32 * i) / Chunks, (lane + 32 * i) % Chunks);
-  }
-  // This turn's row, whether it exists, and if so where its chunk goes.
-  __device__ __forceinline__ int row() const { return 32 % Chunks == 0 ? first_row + lane / Chunks + rows_a_turn * turn : first_row + (lane + 32 * turn) / Chunks; }
-  __device__ __forceinline__ bool exists() const { return row() < count; }
-  __device__ __forceinline__ unsigned char* bytes() const { return even ? to : find(); }
-  __device__ __forceinline__ unsigned char* find() const { return results.bytes(row()) + behind + (lane + 32 * turn) % Chunks * chunk_bytes; }
-  __device__ __forceinline__ void advance() {
-    ++turn;
-    if constexpr (even) to += results.bytes_to(rows_a_turn * turn) - results.bytes_to(rows_a_turn * (turn - 1));
-  }
+  __device__ __forceinline__ unsigned char* results(int row) const { return ptx::shuffle(of_lane, row - first); }
 };
 
 // Hands each lane's pairs of adjacent outputs, times their row's factor, of the blocks
 // of eight columns from first to first + Blocks to stage(row, below, block, x, y), for the row
-// `below` behind `row`. The warp's rows, staged in `tile`, then go to so many bytes behind the
+// `below` behind `row`. The rows, staged in `tile`, then go to so many bytes behind the
 // beginnings of their results, 16 bytes a lane and whole lines at a time.
 template <class Config, int Blocks, int MTiles, class Tile, class Stage>
-__device__ __forceinline__ void store_staged(const ResultRows<Config>& results, int behind, int count, const Accumulator<MTiles, Config::v_head_dim>& output,
-                                             const float (&factor)[MTiles][2], int first, int first_row, int lane, const Tile& tile, Stage stage) {
+__device__ __forceinline__ void store_staged(const WarpRows& rows, int behind, const Accumulator<MTiles, Config::v_head_dim>& output, const float (&factor)[MTiles][2],
+                                             int first, int lane, const Tile& tile, Stage stage) {
   constexpr int chunks = Config::v_head_dim / chunk_elements;
 #pragma unroll
   for (int m = 0; m < MTiles; ++m)
@@ -53,21 +29,25 @@ __device__ __forceinline__ void store_staged(const ResultRows<Config>& results, 
 #pragma unroll
       for (int n = 0; n < Blocks; ++n) {
         const float(&pair)[4] = output.block[m][first + n];
-        stage(first_row + lane / 4, 16 * m + 8 * h, n, pair[2 * h] * factor[m][h], pair[2 * h + 1] * factor[m][h]);
+        stage(rows.first + lane / 4, 16 * m + 8 * h, n, pair[2 * h] * factor[m][h], pair[2 * h + 1] * factor[m][h]);
       }
   ptx::sync_warp();
   constexpr int turns = 16 * MTiles * chunks / 32, at_a_time = turns < 8 ? turns : 8;
-  RowPlaces<Config, MTiles, chunks> place(results, behind, count, first_row, lane);
 #pragma unroll 1
   for (int first_turn = 0; first_turn < turns; first_turn += at_a_time) {
     uint4 elements[at_a_time];
+    auto cell = [&](int i) { return lane + 32 * (first_turn + i); };
+    auto row_of = [&](int i) { return rows.first + (32 % chunks == 0 ? lane / chunks + 32 / chunks * (first_turn + i) : cell(i) / chunks); };
+    auto staged = [&](int i) {
+      if constexpr (32 % chunks == 0) return byte_below<Tile, 32 / chunks>(rows.first + lane / chunks, 32 / chunks * (first_turn + i), lane % chunks);
+      return Tile::byte(row_of(i), cell(i) % chunks);
+    };
+#pragma unroll
+    for (int i = 0; i < at_a_time; ++i) elements[i] = ptx::load_16(tile.bytes + staged(i));
 #pragma unroll
     for (int i = 0; i < at_a_time; ++i) {
-      elements[i] = ptx::load_16(tile.bytes + place.template staged<Tile>(first_turn + i));
-    }
-#pragma unroll
-    for (int i = 0; i < at_a_time; ++i, place.advance()) {
-      if (place.exists()) ptx::store_16(place.bytes(), elements[i]);
+      unsigned char* const to = rows.results(row_of(i)) + behind + cell(i) % chunks * chunk_bytes;
+      if (row_of(i) < rows.count) ptx::store_16(to, elements[i]);
     }
   }
 }
@@ -85,23 +65,29 @@ __device__ __forceinline__ void store_rows(const AttendParams& params, const Ite
                                            const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends,
                                            int first_row, int lane, Tile& tile) {
   constexpr int dim = Config::v_head_dim, blocks = dim / 8;
-  first_row &= 0x7ffffff0, lane &= 31;  // as they are: what the compiler knows of them saves it two hundred instructions
-  const ResultRows<Config> results = ResultRows<Config>::of(params, item, kv_head);
-  const int count = own_rows<Config>(item);
+  static_assert(16 * MTiles <= 32, "a lane for each row");
+  first_row &= 0x7ffffff0, lane &= 31;  // as they are: knowing this, the compiler needs two hundred instructions less
+  WarpRows rows = {first_row, own_rows<Config>(item), nullptr};
+  float lse = 0.f;  // of the lane's row
 #pragma unroll
-  for (int m = 0; m < MTiles; ++m) {
-    const int h = lane % 4, row = first_row + 16 * m + 8 * h + lane / 4;  // of the four lanes that have it two are enough
-    if (h < 2 && row < count) store_log_sum_exp(params, item, row_result<Config>(params, item, kv_head, row), h == 0 ? ends.lse[m][0] : ends.lse[m][1]);
+  for (int i = 0; i < 2 * MTiles; ++i) {
+    const float of_eight = ptx::shuffle(ends.lse[i / 2][i % 2], lane % 8 * 4);
+    if (lane / 8 == i) lse = of_eight;
   }
+  // Of rows that do not exist the lanes have the item's first.
+  const bool exists = first_row + lane < rows.count;
+  const RowResult r = row_result<Config>(params, item, kv_head, exists ? first_row + lane : 0);
+  if (exists && lane < 16 * MTiles) store_log_sum_exp(params, item, r, lse);
+  rows.of_lane = is_final(item) ? output_row<Config>(params, r) : partial_row<Config>(params, r);
   if (is_final(item)) {
-    store_staged<Config, blocks>(results, 0, count, output, ends.factor, 0, first_row, lane, tile, [&](int row, int below, int n, float x, float y) {
+    store_staged<Config, blocks>(rows, 0, output, ends.factor, 0, lane, tile, [&](int row, int below, int n, float x, float y) {
       *reinterpret_cast<uint32_t*>(tile.bytes + byte_below<Tile, 8>(row, below, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y);
     });
     return;
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    store_staged<Config, blocks / 2>(results, half * (dim / 2) * 4, count, output, ends.factor, half * (blocks / 2), first_row, lane, tile,
+    store_staged<Config, blocks / 2>(rows, half * (dim / 2) * 4, output, ends.factor, half * (blocks / 2), lane, tile,
                                      [&](int row, int below, int n, float x, float y) {
                                        *reinterpret_cast<float2*>(tile.bytes + byte_below<Tile, 8>(row, below, 2 * n + lane % 4 / 2) + 8 * (lane % 2)) = make_float2(x, y);
                                      });
