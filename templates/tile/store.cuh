@@ -32,22 +32,20 @@ __device__ __forceinline__ void store_staged(const WarpRows& rows, int behind, c
         stage(rows.first + lane / 4, 16 * m + 8 * h, n, pair[2 * h] * factor[m][h], pair[2 * h + 1] * factor[m][h]);
       }
   ptx::sync_warp();
-  constexpr int turns = 16 * MTiles * chunks / 32, at_a_time = turns < 8 ? turns : 8;
+  // A lane has the same chunk of every so many rows.
+  static_assert(32 % chunks == 0, "whole rows a turn");
+  constexpr int rows_a_turn = 32 / chunks, turns = 16 * MTiles / rows_a_turn, at_a_time = turns < 8 ? turns : 8;
+  const int first_row = rows.first + lane / chunks, chunk = lane % chunks;
 #pragma unroll 1
   for (int first_turn = 0; first_turn < turns; first_turn += at_a_time) {
+    auto below = [&](int i) { return rows_a_turn * (first_turn + i); };
     uint4 elements[at_a_time];
-    auto cell = [&](int i) { return lane + 32 * (first_turn + i); };
-    auto row_of = [&](int i) { return rows.first + (32 % chunks == 0 ? lane / chunks + 32 / chunks * (first_turn + i) : cell(i) / chunks); };
-    auto staged = [&](int i) {
-      if constexpr (32 % chunks == 0) return byte_below<Tile, 32 / chunks>(rows.first + lane / chunks, 32 / chunks * (first_turn + i), lane % chunks);
-      return Tile::byte(row_of(i), cell(i) % chunks);
-    };
 #pragma unroll
-    for (int i = 0; i < at_a_time; ++i) elements[i] = ptx::load_16(tile.bytes + staged(i));
+    for (int i = 0; i < at_a_time; ++i) elements[i] = ptx::load_16(tile.bytes + byte_below<Tile, rows_a_turn>(first_row, below(i), chunk));
 #pragma unroll
     for (int i = 0; i < at_a_time; ++i) {
-      unsigned char* const to = rows.results(row_of(i)) + behind + cell(i) % chunks * chunk_bytes;
-      if (row_of(i) < rows.count) ptx::store_16(to, elements[i]);
+      unsigned char* const to = rows.results(first_row + below(i)) + behind + chunk * chunk_bytes;
+      if (first_row + below(i) < rows.count) ptx::store_16(to, elements[i]);
     }
   }
 }
