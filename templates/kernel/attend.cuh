@@ -114,8 +114,8 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
   softmax.load_sums(shared.sum, thread);
   softmax.finish();
   // Its last reads of its own query rows are behind the warp; no other warp reads them.
-  store_rows<Config, m_tiles>(params, item, kv_head, output, row_ends<Config>(params, item, kv_head, softmax, scale_log2, first_row, lane), first_row, lane,
-                              shared.query);
+  store_rows<Config, m_tiles>(warp_rows<Config, m_tiles>(params, item, kv_head, first_row, lane), output,
+                              row_ends<Config>(params, item, kv_head, softmax, scale_log2, first_row, lane), lane, shared.query);
 }
 
 }  // namespace kgen

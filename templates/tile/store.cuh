@@ -4,15 +4,31 @@
 
 namespace kgen {
 
-// A warp's rows, of a tile's the first of which `count` exist, and where each one's results begin: lane
-// i has that of row i, for all lanes. (Each lane could find those that it stores, but this
-// code runs once an item, so that its instructions come from memory.)
+// A warp's rows of an item, and where their results go: lane i knows it of row i, for all lanes. (Each
+// lane could find it for the rows that it stores, but this code runs once an item, so that its
+// instructions come from memory.) Of rows that do not exist the lanes have the item's first.
 struct WarpRows {
-  int first, count;
-  unsigned char* of_lane;
+  int first, count;  // of the tile's rows; how many of these exist
+  bool final;
+  unsigned char* of_lane;  // where a row's output begins
+  float* lse_of_lane;      // where its log-sum-exp goes; null: nowhere
 
   __device__ __forceinline__ unsigned char* results(int row) const { return ptx::shuffle(of_lane, row - first); }
 };
+
+template <class Config, int MTiles>
+__device__ __forceinline__ WarpRows warp_rows(const AttendParams& params, const Item& item, int kv_head, int first_row, int lane) {
+  static_assert(16 * MTiles <= 32, "a lane for each row");
+  first_row &= 0x7ffffff0;  // as it is: knowing this, the compiler needs two hundred instructions less
+  WarpRows rows;
+  rows.first = first_row, rows.count = own_rows<Config>(item), rows.final = is_final(item);
+  const bool exists = first_row + lane < rows.count;
+  const RowResult r = row_result<Config>(params, item, kv_head, exists ? first_row + lane : 0);
+  rows.of_lane = rows.final ? output_row<Config>(params, r) : partial_row<Config>(params, r);
+  float* const all = static_cast<float*>(rows.final ? params.lse : params.partial_lse);
+  rows.lse_of_lane = exists && lane < 16 * MTiles && all != nullptr ? all + r.vector : nullptr;
+  return rows;
+}
 
 // Hands each lane's pairs of adjacent outputs, times their row's factor, of the blocks
 // of eight columns from first to first + Blocks to stage(row, below, block, x, y), for the row
@@ -59,25 +75,17 @@ struct RowEnds {
 // Writes one warp's rows by way of its own rows of the query tile; fp32 rows of partial results in two halves, for
 // which there is room. Rows that do not exist have any ends.
 template <class Config, int MTiles, class Tile>
-__device__ __forceinline__ void store_rows(const AttendParams& params, const Item& item, int kv_head,
-                                           const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends,
-                                           int first_row, int lane, Tile& tile) {
+__device__ __forceinline__ void store_rows(const WarpRows& rows, const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends, int lane, Tile& tile) {
   constexpr int dim = Config::v_head_dim, blocks = dim / 8;
-  static_assert(16 * MTiles <= 32, "a lane for each row");
-  first_row &= 0x7ffffff0, lane &= 31;  // as they are: knowing this, the compiler needs two hundred instructions less
-  WarpRows rows = {first_row, own_rows<Config>(item), nullptr};
+  lane &= 31;  // see warp_rows
   float lse = 0.f;  // of the lane's row
 #pragma unroll
   for (int i = 0; i < 2 * MTiles; ++i) {
     const float of_eight = ptx::shuffle(ends.lse[i / 2][i % 2], lane % 8 * 4);
     if (lane / 8 == i) lse = of_eight;
   }
-  // Of rows that do not exist the lanes have the item's first.
-  const bool exists = first_row + lane < rows.count;
-  const RowResult r = row_result<Config>(params, item, kv_head, exists ? first_row + lane : 0);
-  if (exists && lane < 16 * MTiles) store_log_sum_exp(params, item, r, lse);
-  rows.of_lane = is_final(item) ? output_row<Config>(params, r) : partial_row<Config>(params, r);
-  if (is_final(item)) {
+  if (rows.lse_of_lane != nullptr) *rows.lse_of_lane = rows.final ? lse * ln_2 : lse;
+  if (rows.final) {
     store_staged<Config, blocks>(rows, 0, output, ends.factor, 0, lane, tile, [&](int row, int below, int n, float x, float y) {
       *reinterpret_cast<uint32_t*>(tile.bytes + byte_below<Tile, 8>(row, below, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y);
     });
