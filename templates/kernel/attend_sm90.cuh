@@ -140,19 +140,6 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     };
 
     Part part = {0, false};
-    WarpRows rows;
-    RowEnds<1> ends;
-    // Where results go, and of an item of one part what is not of its outputs: under the last
-    // of the products, where there are registers for it.
-    constexpr bool ends_early = !rotates_apart<Config>;
-    auto find_ends = [&]() {
-      part.last = true;
-      const int warp_row = ptx::here(first_row());
-      rows = warp_rows<Config, 1>(params, item, ptx::here(kv_head), warp_row, ptx::here(lane));
-      if (Config::folds && !part.alone()) return;
-      softmax.finish();
-      ends = row_ends<Config>(params, item, kv_head, softmax, score_exponent<Config>(params), warp_row, lane);
-    };
     const KeyTile tile = take_keys();
     if (tile.exists()) {
       take_query(tile);
@@ -226,20 +213,24 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ptx::wgmma_fence();
       start_outputs();
       pass_turn();
-      if constexpr (ends_early) find_ends();
+    }
+    part.last = true;
+    const WarpRows rows = warp_rows<Config, 1>(params, item, ptx::here(kv_head), ptx::here(first_row()), ptx::here(lane));  // under the last products
+    if (tile.exists()) {
       ptx::wgmma_wait<0>();
       touch(output);
       release(shared.value_free[value.stage]);
       value.advance();
-    } else if constexpr (ends_early) {
-      find_ends();
     }
     release(shared.key_free[key.stage]);  // of the tile that does not exist
     key.advance();
 
     if (rotated_base == no_base) wait_for_query();
-    if constexpr (!ends_early) find_ends();
-    if (Config::folds && !part.alone()) {
+    RowEnds<1> ends;
+    if (!Config::folds || part.alone()) {
+      softmax.finish();
+      ends = row_ends<Config>(params, item, kv_head, softmax, score_exponent<Config>(params), rows.first, lane);
+    } else {
       ends = fold_rows<Config>(params, item, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
     }
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
