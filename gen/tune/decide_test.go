@@ -56,7 +56,7 @@ func TestChoose(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, usual, settings := fieldOf(t, spec.Extend, c.us)
-			for i, choice := range f.choose(usual, settings)[2:5] {
+			for i, choice := range f.choose(usual, settings)[3:6] {
 				if got := choice.Setting.String(); got != c.want[i] {
 					t.Errorf("bucket %+v: %s, want %s", choice.Bucket, got, c.want[i])
 				}

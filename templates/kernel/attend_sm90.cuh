@@ -139,6 +139,13 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       }
     };
 
+    auto take_outputs = [&]() {
+      ptx::wgmma_wait<0>();
+      touch(output);
+      release(shared.value_free[value.stage]);
+      value.advance();
+    };
+
     Part part = {0, false};
     const KeyTile tile = take_keys();
     if (tile.exists()) {
@@ -213,26 +220,35 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ptx::wgmma_fence();
       start_outputs();
       pass_turn();
+      if constexpr (rotates_apart<Config>) take_outputs();
     }
     part.last = true;
-    const WarpRows rows = warp_rows<Config, 1>(params, item, ptx::here(kv_head), ptx::here(first_row()), ptx::here(lane));  // under the last products
-    if (tile.exists()) {
-      ptx::wgmma_wait<0>();
-      touch(output);
-      release(shared.value_free[value.stage]);
-      value.advance();
+    const bool folded = Config::folds && !part.alone();
+    WarpRows rows;
+    RowEnds<1> ends;
+    auto find_rows = [&]() { rows = warp_rows<Config, 1>(params, item, ptx::here(kv_head), ptx::here(first_row()), ptx::here(lane)); };
+    auto find_ends = [&]() {
+      softmax.finish();
+      ends = row_ends<Config>(params, item, kv_head, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
+    };
+    // What is not of an item's outputs is found under their last products. (Beside a warpgroup
+    // that rotates it is not: with as few registers ptxas then waits for each product of the
+    // whole loop, and does not say so.)
+    if constexpr (!rotates_apart<Config>) {
+      find_rows();
+      if (!folded) find_ends();
+      if (tile.exists()) take_outputs();
     }
     release(shared.key_free[key.stage]);  // of the tile that does not exist
     key.advance();
 
     if (rotated_base == no_base) wait_for_query();
-    RowEnds<1> ends;
-    if (!Config::folds || part.alone()) {
-      softmax.finish();
-      ends = row_ends<Config>(params, item, kv_head, softmax, score_exponent<Config>(params), rows.first, lane);
-    } else {
+    if (folded) {
       ends = fold_rows<Config>(params, item, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
+    } else if constexpr (rotates_apart<Config>) {
+      find_ends();
     }
+    if constexpr (rotates_apart<Config>) find_rows();
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
     store_rows<Config, 1>(rows, output, ends, lane, shared.query[query.stage]);
     free_query();
@@ -270,9 +286,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
       ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), cluster_blocks * 4 * consumers);
     }
     ptx::barrier_init_fence();
-    // (To prefetch them too takes 1 us longer: decode of 8k tokens, H200.)
-    ptx::tensor_map_acquire(params.k_map);
-    ptx::tensor_map_acquire(params.v_map);
+    acquire_maps(params);
   }
 #if KGEN_CLUSTER
   ptx::cluster_sync();

@@ -303,9 +303,7 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
       ptx::barrier_init(ptx::shared_address(&shared.result_free[r]), 32);
     }
     ptx::barrier_init_fence();
-    // (To prefetch them too takes 1 us longer: decode of 8k tokens, H200.)
-    ptx::tensor_map_acquire(params.k_map);
-    ptx::tensor_map_acquire(params.v_map);
+    acquire_maps(params);
   }
   ptx::sync_threads();
 #if KGEN_ROTATED_KEYS
