@@ -250,7 +250,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     }
     if constexpr (rotates_apart<Config>) find_rows();
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
-    store_rows<Config, 1>(rows, output, ends, lane, shared.query[query.stage]);
+    store_rows<Config, 1>(rows, output, ends, where_dear(lane), shared.query[query.stage]);
     free_query();
     query.advance();
   }
