@@ -215,7 +215,7 @@ var mutations = []mutation{
 	{"diagonal tile not masked", spec.Prefill, spec.Segment, " || last > first_index + tile.causal", remove, false},
 	{"window, one key too many", spec.Extend, spec.Segment, "- Config::window + 1;", "- Config::window;", true},
 	{"sink tokens at local positions", spec.Extend, spec.Segment, "keys.sinks = Config::sink_tokens - offset;", "keys.sinks = Config::sink_tokens;", true},
-	{"sink logit of another base", spec.Decode, spec.Segment, "[head] * log2_e", "[r.head]", true},
+	{"sink logit of another base", spec.Decode, spec.Segment, "[head] * log2_e", "[head]", true},
 	{"soft cap of half the height", spec.Extend, spec.Segment, "Config::soft_cap - 2.f * Config::soft_cap / (e + 1.f)", "Config::soft_cap - 1.f * Config::soft_cap / (e + 1.f)", true},
 
 	// Rotation.
