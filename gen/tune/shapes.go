@@ -52,7 +52,7 @@ func Buckets(m spec.Model, kind spec.Kind) []Bucket {
 		return []Bucket{{blockTokens(m), 0}, {0, 2 * k}, {0, 8 * k}, {}}
 	case spec.Extend:
 		two := 2 * blockTokens(m)
-		buckets := []Bucket{{fewTokens(m), 0}, {blockTokens(m), 0}, {two, 4 * k}, {two, 16 * k}, {two, 64 * k}, {two, 0}}
+		buckets := []Bucket{{fewTokens(m), 0}, {blockTokens(m), 0}, {two, 2 * k}, {two, 16 * k}, {two, 64 * k}, {two, 0}}
 		if two < 128 {
 			buckets = append(buckets, Bucket{128, 16 * k})
 		}
@@ -122,8 +122,9 @@ func Cases(m spec.Model, kind spec.Kind) []Case {
 		block := blockTokens(m)
 		add(false, 1, block, 8*k)
 		add(false, 4, block, 4*k)
+		add(false, 1, 2*block, k)
 		add(false, 1, 2*block, 2*k)
-		add(false, 4, 2*block, 4*k)
+		add(false, 8, 2*block, 2*k)
 		add(false, 1, 3*block, 8*k)
 		add(false, 4, 3*block, 8*k)
 		add(false, 1, 5*block, 16*k)
