@@ -138,6 +138,9 @@ __device__ __forceinline__ float shuffle_xor(float x, int lane_mask) {
 // The value of another lane.
 __device__ __forceinline__ float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 __device__ __forceinline__ int shuffle(int x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+__device__ __forceinline__ unsigned char* shuffle(unsigned char* x, int lane) {
+  return reinterpret_cast<unsigned char*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(x), lane));
+}
 // Whether x holds in some lane.
 __device__ __forceinline__ bool any(bool x) { return __any_sync(0xffffffffu, x); }
 

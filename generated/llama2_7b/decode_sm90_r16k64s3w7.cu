@@ -138,6 +138,9 @@ __device__ __forceinline__ float shuffle_xor(float x, int lane_mask) {
 // The value of another lane.
 __device__ __forceinline__ float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 __device__ __forceinline__ int shuffle(int x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+__device__ __forceinline__ unsigned char* shuffle(unsigned char* x, int lane) {
+  return reinterpret_cast<unsigned char*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(x), lane));
+}
 // Whether x holds in some lane.
 __device__ __forceinline__ bool any(bool x) { return __any_sync(0xffffffffu, x); }
 
@@ -796,7 +799,7 @@ __device__ __forceinline__ float log_sum_exp2(float maximum, float sum, float sc
 // exp(logit) and no value.
 __device__ __forceinline__ float normaliser(float sum, float sink_exponent, bool has_sink) {
   const float total = has_sink ? sum + ptx::exp2_approx(sink_exponent) : sum;
-  return sum > 0.f ? 1.f / total : 0.f;
+  return sum > 0.f ? ptx::reciprocal_approx(total) : 0.f;
 }
 
 }  // namespace kgen
@@ -1651,6 +1654,11 @@ __device__ __forceinline__ unsigned char* output_row(const AttendParams& params,
   return static_cast<unsigned char*>(params.out) + 2 * (r.token * static_cast<long long>(params.out_token_stride) + r.head * Config::v_head_dim);
 }
 
+template <class Config>
+__device__ __forceinline__ unsigned char* partial_row(const AttendParams& params, const RowResult& r) {
+  return static_cast<unsigned char*>(params.partial_out) + 4 * r.vector * Config::v_head_dim;
+}
+
 // The vectors that an item's rows become, for one KV head: final ones in the output, others in
 // partial_out. Where they are is found once, and costs a few instructions a row.
 template <class Config>
@@ -1663,7 +1671,7 @@ struct ResultRows {
     const RowResult r = row_result<Config>(params, item, kv_head, 0);
     if (is_final(item)) return {output_row<Config>(params, r), 2ll * params.out_token_stride, 2 * Config::v_head_dim};
     const long long vectors = params.kv_heads * Config::group;
-    return {static_cast<unsigned char*>(params.partial_out) + 4 * r.vector * Config::v_head_dim, 4 * (item.slot_stride * vectors) * Config::v_head_dim, 4 * Config::v_head_dim};
+    return {partial_row<Config>(params, r), 4 * (item.slot_stride * vectors) * Config::v_head_dim, 4 * Config::v_head_dim};
   }
   __device__ __forceinline__ unsigned char* bytes(int row) const {
     return first + row / Config::group * token_bytes + row % Config::group * head_bytes;
@@ -1696,7 +1704,7 @@ __device__ __forceinline__ float folded_row_normaliser(const AttendParams& param
 
 // What a row's sum of weights is divided into, the learned sink included in a final result.
 template <class Config>
-__device__ __forceinline__ float row_normaliser(const AttendParams& params, const Item& item, const RowResult& r, float maximum, float sum, float scale_log2) {
+__device__ __forceinline__ float row_normaliser(const AttendParams& params, const Item& item, int head, float maximum, float sum, float scale_log2) {
   return normaliser(sum, 0.f, false);
 }
 
@@ -1728,6 +1736,14 @@ __device__ __forceinline__ void read_ahead(const AttendParams& params, int threa
   prefetch(params.items, params.item_count * static_cast<int>(sizeof(Item)));
   prefetch(params.runs, params.run_count * static_cast<int>(sizeof(Run)));
   prefetch(params.page_table, params.page_count * static_cast<int>(sizeof(int32_t)));
+}
+
+// Makes the tensor maps of this launch known to the block's copies, by one thread ahead of all
+// of them: another map may have been where they are. (To prefetch them too takes 1 us longer: decode of
+// 8k tokens, H200.)
+__device__ __forceinline__ void acquire_maps(const AttendParams& params) {
+  ptx::tensor_map_acquire(params.k_map);
+  ptx::tensor_map_acquire(params.v_map);
 }
 
 // Who takes pieces of work: a block, or a cluster, whose blocks take the same ones.
@@ -2142,7 +2158,7 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
     }
     const RowResult r = row_result<Config>(params, item, kv_head, row);
     float lse = log_sum_exp2(maximum, sum, scale_log2);
-    output.scale(part.alone() ? row_normaliser<Config>(params, item, r, maximum, sum, scale_log2) : normaliser(sum, 0.f, false));
+    output.scale(part.alone() ? row_normaliser<Config>(params, item, r.head, maximum, sum, scale_log2) : normaliser(sum, 0.f, false));
     if (!part.alone()) {
       fold_row<Config>(params, item, part, kept, kv_head, row, exists, output, lse, lane);
       if (!part.last) continue;
@@ -2424,9 +2440,7 @@ __device__ __forceinline__ void decode_sm90(const AttendParams& params) {
       ptx::barrier_init(ptx::shared_address(&shared.result_free[r]), 32);
     }
     ptx::barrier_init_fence();
-    // (To prefetch them too takes 1 us longer: decode of 8k tokens, H200.)
-    ptx::tensor_map_acquire(params.k_map);
-    ptx::tensor_map_acquire(params.v_map);
+    acquire_maps(params);
   }
   ptx::sync_threads();
   constexpr bool shares_registers = false;

@@ -17,11 +17,10 @@
 //	append      append_sm80.cu
 //	prefill     prefill_sm80_r128k64s1w4.cu
 //	prefill     prefill_sm90_r128k128s2w12.cu
-//	prefill     prefill_sm80_r64k32s2w4.cu
 //	prefill     prefill_sm80_r128k32s1w4.cu
-//	prefill     prefill_sm90_r256k128s2w12.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
+//	extend      extend_sm90_r256k128s2w12.cu
 //	extend      extend_sm90_r256k128s2w16.cu
 //	extend      extend_sm90_r128k128s2w16.cu
 //	extend      extend_sm80_r64k64s1w4.cu
@@ -46,11 +45,10 @@ import (
 //go:embed append_sm80.cu
 //go:embed prefill_sm80_r128k64s1w4.cu
 //go:embed prefill_sm90_r128k128s2w12.cu
-//go:embed prefill_sm80_r64k32s2w4.cu
 //go:embed prefill_sm80_r128k32s1w4.cu
-//go:embed prefill_sm90_r256k128s2w12.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
+//go:embed extend_sm90_r256k128s2w12.cu
 //go:embed extend_sm90_r256k128s2w16.cu
 //go:embed extend_sm90_r128k128s2w16.cu
 //go:embed extend_sm80_r64k64s1w4.cu
@@ -156,21 +154,6 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindPrefill,
-				Entry:       "kgen_llama3_prefill_sm80_r64k32s2w4",
-				File:        "prefill_sm80_r64k32s2w4.cu",
-				Family:      "sm80",
-				Targets:     []string{"sm_90a"},
-				Tuned:       []string{"sm_90a"},
-				Rows:        64,
-				Keys:        32,
-				Stages:      2,
-				Warps:       4,
-				Group:       Group,
-				SharedBytes: 50432,
-				Source:      read("prefill_sm80_r64k32s2w4.cu"),
-			},
-			{
-				Kind:        abi.KindPrefill,
 				Entry:       "kgen_llama3_prefill_sm80_r128k32s1w4",
 				File:        "prefill_sm80_r128k32s1w4.cu",
 				Family:      "sm80",
@@ -183,22 +166,6 @@ func Bundle() kernel.Bundle {
 				Group:       Group,
 				SharedBytes: 51456,
 				Source:      read("prefill_sm80_r128k32s1w4.cu"),
-			},
-			{
-				Kind:        abi.KindPrefill,
-				Entry:       "kgen_llama3_prefill_sm90_r256k128s2w12",
-				File:        "prefill_sm90_r256k128s2w12.cu",
-				Family:      "sm90",
-				Targets:     []string{"sm_90a"},
-				Tuned:       []string{"sm_90a"},
-				Rows:        256,
-				Keys:        128,
-				Stages:      2,
-				Warps:       12,
-				Group:       Group,
-				SharedBytes: 230400,
-				Cluster:     2,
-				Source:      read("prefill_sm90_r256k128s2w12.cu"),
 			},
 			{
 				Kind:        abi.KindExtend,
@@ -228,6 +195,23 @@ func Bundle() kernel.Bundle {
 				SharedBytes: 230400,
 				Folds:       true,
 				Source:      read("extend_sm90_r128k128s2w12.cu"),
+			},
+			{
+				Kind:        abi.KindExtend,
+				Entry:       "kgen_llama3_extend_sm90_r256k128s2w12",
+				File:        "extend_sm90_r256k128s2w12.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        256,
+				Keys:        128,
+				Stages:      2,
+				Warps:       12,
+				Group:       Group,
+				SharedBytes: 230400,
+				Cluster:     2,
+				Folds:       true,
+				Source:      read("extend_sm90_r256k128s2w12.cu"),
 			},
 			{
 				Kind:        abi.KindExtend,
@@ -360,20 +344,19 @@ func Bundle() kernel.Bundle {
 		},
 		Tuned: []kernel.Tuned{
 			{Device: "NVIDIA H100 80GB HBM3", Rules: []kernel.Rule{
-				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm80_r64k32s2w4"},
+				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm80_r128k32s1w4"},
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 32, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 65536, Entry: "kgen_llama3_extend_sm90_r256k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
 			}},
 			{Device: "NVIDIA H200", Rules: []kernel.Rule{
 				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm80_r128k32s1w4"},
-				{Kind: abi.KindPrefill, Keys: 2048, Entry: "kgen_llama3_prefill_sm90_r128k128s2w12"},
-				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w12"},
 				{Kind: abi.KindExtend, Query: 32, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},

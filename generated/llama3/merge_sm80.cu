@@ -138,6 +138,9 @@ __device__ __forceinline__ float shuffle_xor(float x, int lane_mask) {
 // The value of another lane.
 __device__ __forceinline__ float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 __device__ __forceinline__ int shuffle(int x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+__device__ __forceinline__ unsigned char* shuffle(unsigned char* x, int lane) {
+  return reinterpret_cast<unsigned char*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(x), lane));
+}
 // Whether x holds in some lane.
 __device__ __forceinline__ bool any(bool x) { return __any_sync(0xffffffffu, x); }
 
@@ -288,7 +291,7 @@ __device__ __forceinline__ float log_sum_exp2(float maximum, float sum, float sc
 // exp(logit) and no value.
 __device__ __forceinline__ float normaliser(float sum, float sink_exponent, bool has_sink) {
   const float total = has_sink ? sum + ptx::exp2_approx(sink_exponent) : sum;
-  return sum > 0.f ? 1.f / total : 0.f;
+  return sum > 0.f ? ptx::reciprocal_approx(total) : 0.f;
 }
 
 }  // namespace kgen

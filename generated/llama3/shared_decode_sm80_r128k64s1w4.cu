@@ -138,6 +138,9 @@ __device__ __forceinline__ float shuffle_xor(float x, int lane_mask) {
 // The value of another lane.
 __device__ __forceinline__ float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 __device__ __forceinline__ int shuffle(int x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+__device__ __forceinline__ unsigned char* shuffle(unsigned char* x, int lane) {
+  return reinterpret_cast<unsigned char*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(x), lane));
+}
 // Whether x holds in some lane.
 __device__ __forceinline__ bool any(bool x) { return __any_sync(0xffffffffu, x); }
 
@@ -399,7 +402,7 @@ __device__ __forceinline__ float log_sum_exp2(float maximum, float sum, float sc
 // exp(logit) and no value.
 __device__ __forceinline__ float normaliser(float sum, float sink_exponent, bool has_sink) {
   const float total = has_sink ? sum + ptx::exp2_approx(sink_exponent) : sum;
-  return sum > 0.f ? 1.f / total : 0.f;
+  return sum > 0.f ? ptx::reciprocal_approx(total) : 0.f;
 }
 
 }  // namespace kgen
@@ -1266,6 +1269,11 @@ __device__ __forceinline__ unsigned char* output_row(const AttendParams& params,
   return static_cast<unsigned char*>(params.out) + 2 * (r.token * static_cast<long long>(params.out_token_stride) + r.head * Config::v_head_dim);
 }
 
+template <class Config>
+__device__ __forceinline__ unsigned char* partial_row(const AttendParams& params, const RowResult& r) {
+  return static_cast<unsigned char*>(params.partial_out) + 4 * r.vector * Config::v_head_dim;
+}
+
 // The vectors that an item's rows become, for one KV head: final ones in the output, others in
 // partial_out. Where they are is found once, and costs a few instructions a row.
 template <class Config>
@@ -1276,7 +1284,7 @@ struct ResultRows {
 
   __device__ __forceinline__ static ResultRows of(const AttendParams& params, const Item& item, int kv_head) { return {params, item, kv_head}; }
   __device__ __forceinline__ unsigned char* bytes(int row) const {
-    return static_cast<unsigned char*>(params.partial_out) + 4 * row_result<Config>(params, item, kv_head, row).vector * Config::v_head_dim;
+    return partial_row<Config>(params, row_result<Config>(params, item, kv_head, row));
   }
 };
 
@@ -1306,7 +1314,7 @@ __device__ __forceinline__ float folded_row_normaliser(const AttendParams& param
 
 // What a row's sum of weights is divided into, the learned sink included in a final result.
 template <class Config>
-__device__ __forceinline__ float row_normaliser(const AttendParams& params, const Item& item, const RowResult& r, float maximum, float sum, float scale_log2) {
+__device__ __forceinline__ float row_normaliser(const AttendParams& params, const Item& item, int head, float maximum, float sum, float scale_log2) {
   return normaliser(sum, 0.f, false);
 }
 
@@ -1317,13 +1325,39 @@ __device__ __forceinline__ float row_normaliser(const AttendParams& params, cons
 
 namespace kgen {
 
+// A warp's rows of an item, and where their results go: lane i knows it of row i, for all lanes. (Each
+// lane could find it for the rows that it stores, but this code runs once an item, so that its
+// instructions come from memory.) Of rows that do not exist the lanes have the item's first.
+struct WarpRows {
+  int first, count;  // of the tile's rows; how many of these exist
+  bool final;
+  unsigned char* of_lane;  // where a row's output begins
+  float* lse_of_lane;      // where its log-sum-exp goes; null: nowhere
+
+  __device__ __forceinline__ unsigned char* results(int row) const { return ptx::shuffle(of_lane, row - first); }
+};
+
+template <class Config, int MTiles>
+__device__ __forceinline__ WarpRows warp_rows(const AttendParams& params, const Item& item, int kv_head, int first_row, int lane) {
+  static_assert(16 * MTiles <= 32, "a lane for each row");
+  first_row &= 0x7ffffff0;  // as it is: knowing this, the compiler needs two hundred instructions less
+  WarpRows rows;
+  rows.first = first_row, rows.count = own_rows<Config>(item), rows.final = is_final(item);
+  const bool exists = first_row + lane < rows.count;
+  const RowResult r = row_result<Config>(params, item, kv_head, exists ? first_row + lane : 0);
+  rows.of_lane = rows.final ? output_row<Config>(params, r) : partial_row<Config>(params, r);
+  float* const all = static_cast<float*>(rows.final ? params.lse : params.partial_lse);
+  rows.lse_of_lane = exists && lane < 16 * MTiles && all != nullptr ? all + r.vector : nullptr;
+  return rows;
+}
+
 // Hands each lane's pairs of adjacent outputs, times their row's factor, of the blocks
-// of eight columns from first to first + Blocks to stage(row, block, x, y). The warp's
-// staged rows then go to so many bytes behind the beginnings of their results, 16 bytes a
-// lane and whole lines at a time.
-template <class Config, int Blocks, int MTiles, class Staging, class Stage>
-__device__ __forceinline__ void store_staged(const ResultRows<Config>& results, int behind, int count, const Accumulator<MTiles, Config::v_head_dim>& output,
-                                             const float (&factor)[MTiles][2], int first, int first_row, int lane, Staging staging, Stage stage) {
+// of eight columns from first to first + Blocks to stage(row, below, block, x, y), for the row
+// `below` behind `row`. The rows, staged in `tile`, then go to so many bytes behind the
+// beginnings of their results, 16 bytes a lane and whole lines at a time.
+template <class Config, int Blocks, int MTiles, class Tile, class Stage>
+__device__ __forceinline__ void store_staged(const WarpRows& rows, int behind, const Accumulator<MTiles, Config::v_head_dim>& output, const float (&factor)[MTiles][2],
+                                             int first, int lane, const Tile& tile, Stage stage) {
   constexpr int chunks = Config::v_head_dim / chunk_elements;
 #pragma unroll
   for (int m = 0; m < MTiles; ++m)
@@ -1332,23 +1366,23 @@ __device__ __forceinline__ void store_staged(const ResultRows<Config>& results, 
 #pragma unroll
       for (int n = 0; n < Blocks; ++n) {
         const float(&pair)[4] = output.block[m][first + n];
-        stage(first_row + 16 * m + 8 * h + lane / 4, n, pair[2 * h] * factor[m][h], pair[2 * h + 1] * factor[m][h]);
+        stage(rows.first + lane / 4, 16 * m + 8 * h, n, pair[2 * h] * factor[m][h], pair[2 * h + 1] * factor[m][h]);
       }
   ptx::sync_warp();
-  constexpr int turns = 16 * MTiles * chunks / 32, at_a_time = turns < 8 ? turns : 8;
+  // A lane has the same chunk of every so many rows.
+  static_assert(32 % chunks == 0, "whole rows a turn");
+  constexpr int rows_a_turn = 32 / chunks, turns = 16 * MTiles / rows_a_turn, at_a_time = turns < 8 ? turns : 8;
+  const int first_row = rows.first + lane / chunks, chunk = lane % chunks;
 #pragma unroll 1
   for (int first_turn = 0; first_turn < turns; first_turn += at_a_time) {
+    auto below = [&](int i) { return rows_a_turn * (first_turn + i); };
     uint4 elements[at_a_time];
 #pragma unroll
-    for (int i = 0; i < at_a_time; ++i) {
-      const int cell = lane + 32 * (first_turn + i);
-      elements[i] = ptx::load_16(staging(first_row + cell / chunks, cell % chunks));
-    }
+    for (int i = 0; i < at_a_time; ++i) elements[i] = ptx::load_16(tile.bytes + byte_below<Tile, rows_a_turn>(first_row, below(i), chunk));
 #pragma unroll
     for (int i = 0; i < at_a_time; ++i) {
-      const int cell = lane + 32 * (first_turn + i), row = first_row + cell / chunks;
-      if (row >= count) continue;
-      ptx::store_16(results.bytes(row) + behind + cell % chunks * chunk_bytes, elements[i]);
+      unsigned char* const to = rows.results(first_row + below(i)) + behind + chunk * chunk_bytes;
+      if (first_row + below(i) < rows.count) ptx::store_16(to, elements[i]);
     }
   }
 }
@@ -1359,42 +1393,30 @@ struct RowEnds {
   float factor[MTiles][2], lse[MTiles][2];
 };
 
-// Hands the lane's rows that exist, with their places in RowEnds, to visit(row, m, h).
-template <class Config, int MTiles, class Visit>
-__device__ __forceinline__ void for_each_row(const Item& item, int first_row, int lane, Visit visit) {
-#pragma unroll
-  for (int m = 0; m < MTiles; ++m)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = first_row + 16 * m + 8 * h + lane / 4;
-      if (row < own_rows<Config>(item)) visit(row, m, h);
-    }
-}
-
-// Writes one warp's rows by way of its own rows of the query tile, of which
-// staging(row, chunk) is the address; fp32 rows of partial results in two halves, for
+// Writes one warp's rows by way of its own rows of the query tile; fp32 rows of partial results in two halves, for
 // which there is room. Rows that do not exist have any ends.
-template <class Config, int MTiles, class Staging>
-__device__ __forceinline__ void store_rows(const AttendParams& params, const Item& item, int kv_head,
-                                           const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends,
-                                           int first_row, int lane, Staging staging) {
+template <class Config, int MTiles, class Tile>
+__device__ __forceinline__ void store_rows(const WarpRows& rows, const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends, int lane, Tile& tile) {
   constexpr int dim = Config::v_head_dim, blocks = dim / 8;
-  for_each_row<Config, MTiles>(item, first_row, lane, [&](int row, int m, int h) {
-    if (lane % 4 == 0) store_log_sum_exp(params, item, row_result<Config>(params, item, kv_head, row), ends.lse[m][h]);
-  });
-  const ResultRows<Config> results = ResultRows<Config>::of(params, item, kv_head);
-  const int count = own_rows<Config>(item);
-  if (is_final(item)) {
-    store_staged<Config, blocks>(results, 0, count, output, ends.factor, 0, first_row, lane, staging, [&](int row, int n, float x, float y) {
-      *reinterpret_cast<uint32_t*>(staging(row, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y);
+  lane &= 31;  // see warp_rows
+  float lse = 0.f;  // of the lane's row
+#pragma unroll
+  for (int i = 0; i < 2 * MTiles; ++i) {
+    const float of_eight = ptx::shuffle(ends.lse[i / 2][i % 2], lane % 8 * 4);
+    if (lane / 8 == i) lse = of_eight;
+  }
+  if (rows.lse_of_lane != nullptr) *rows.lse_of_lane = rows.final ? lse * ln_2 : lse;
+  if (rows.final) {
+    store_staged<Config, blocks>(rows, 0, output, ends.factor, 0, lane, tile, [&](int row, int below, int n, float x, float y) {
+      *reinterpret_cast<uint32_t*>(tile.bytes + byte_below<Tile, 8>(row, below, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y);
     });
     return;
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    store_staged<Config, blocks / 2>(results, half * (dim / 2) * 4, count, output, ends.factor, half * (blocks / 2), first_row, lane, staging,
-                                     [&](int row, int n, float x, float y) {
-                                       *reinterpret_cast<float2*>(staging(row, 2 * n + lane % 4 / 2) + 8 * (lane % 2)) = make_float2(x, y);
+    store_staged<Config, blocks / 2>(rows, half * (dim / 2) * 4, output, ends.factor, half * (blocks / 2), lane, tile,
+                                     [&](int row, int below, int n, float x, float y) {
+                                       *reinterpret_cast<float2*>(tile.bytes + byte_below<Tile, 8>(row, below, 2 * n + lane % 4 / 2) + 8 * (lane % 2)) = make_float2(x, y);
                                      });
     ptx::sync_warp();  // the next half's staging overwrites what other lanes read
   }
@@ -1404,12 +1426,15 @@ __device__ __forceinline__ void store_rows(const AttendParams& params, const Ite
 template <class Config, int MTiles>
 __device__ __forceinline__ RowEnds<MTiles> row_ends(const AttendParams& params, const Item& item, int kv_head, const Softmax<MTiles>& softmax,
                                                     float scale_log2, int first_row, int lane) {
-  RowEnds<MTiles> ends = {};
-  for_each_row<Config, MTiles>(item, first_row, lane, [&](int row, int m, int h) {
-    const float maximum = softmax.maximum[m][h], sum = softmax.sum[m][h];
-    ends.factor[m][h] = row_normaliser<Config>(params, item, row_result<Config>(params, item, kv_head, row), maximum, sum, scale_log2);
-    ends.lse[m][h] = log_sum_exp2(maximum, sum, scale_log2);
-  });
+  RowEnds<MTiles> ends;
+#pragma unroll
+  for (int m = 0; m < MTiles; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float maximum = softmax.maximum[m][h], sum = softmax.sum[m][h];
+      ends.factor[m][h] = row_normaliser<Config>(params, item, query_head<Config>(kv_head, first_row + 16 * m + 8 * h + lane / 4), maximum, sum, scale_log2);
+      ends.lse[m][h] = log_sum_exp2(maximum, sum, scale_log2);
+    }
   return ends;
 }
 
@@ -1523,8 +1548,8 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
   softmax.load_sums(shared.sum, thread);
   softmax.finish();
   // Its last reads of its own query rows are behind the warp; no other warp reads them.
-  store_rows<Config, m_tiles>(params, item, kv_head, output, row_ends<Config>(params, item, kv_head, softmax, scale_log2, first_row, lane), first_row, lane,
-                              [&](int row, int chunk) { return shared.query.bytes + tile_byte<Config::head_dim>(row, chunk); });
+  store_rows<Config, m_tiles>(warp_rows<Config, m_tiles>(params, item, kv_head, first_row, lane), output,
+                              row_ends<Config>(params, item, kv_head, softmax, scale_log2, first_row, lane), lane, shared.query);
 }
 
 }  // namespace kgen
