@@ -29,10 +29,7 @@ func TestEngine(t *testing.T) {
 		t.Skip("the emulator needs a C++ compiler")
 	}
 	pairs := llama3.Bundle()
-	pairs.Tuned = []kernel.Tuned{{Device: "kgen emulator", Rules: []kernel.Rule{
-		{Kind: abi.KindPrefill, Entry: "kgen_llama3_prefill_sm90_r256k128s2w12"},
-		{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
-	}}}
+	pairs.Tuned = []kernel.Tuned{{Device: "kgen emulator", Rules: []kernel.Rule{{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"}}}}
 	for _, c := range []struct {
 		major    int
 		bundle   kernel.Bundle
