@@ -91,7 +91,7 @@ func TestOnceTokens(t *testing.T) {
 		cache      int64
 		tokenBytes int
 		want       int32
-	}{{0, 4096, 1}, {23992, 1024, 1}, {23990, 1024, 0}} {
+	}{{0, 4096, 1}, {27992, 1024, 1}, {27988, 1024, 0}} {
 		lists, err := schedule.Build([]schedule.Sequence{sequence}, options.Cache(c.cache, c.tokenBytes))
 		if err != nil {
 			t.Fatal(err)

@@ -116,14 +116,15 @@ func (o Options) FillBy(blocks, resident, kvHeads, c int) Options {
 }
 
 // Cache returns o for a device with an L2 cache of so many bytes, of KV of so many bytes a
-// token, all heads together. A step of less than seven caches' bytes is faster where what
+// token, all heads together. A step of less than six caches' bytes is faster where what
 // it reads once goes first: that spares what else the cache holds, above all lines that were
 // written, each of which costs a write to memory when it goes. A larger step pushes
 // all of it out anyway, and reads 1 to 3 percent slower with Once (H200, whose cache is 60 MB,
-// decode: steps of 270 MB take 79 us with Once and 81 without, of 540 MB 147 and 144).
+// decode: steps of 270 MB take 79 us with Once and 81 without, of 400 MB 112 and 110, of 540 MB 147
+// and 144).
 func (o Options) Cache(bytes int64, tokenBytes int) Options {
 	if bytes > 0 && tokenBytes > 0 {
-		o.OnceTokens = int(max(1, 7*bytes/int64(tokenBytes)))
+		o.OnceTokens = int(max(1, 6*bytes/int64(tokenBytes)))
 	}
 	return o
 }
