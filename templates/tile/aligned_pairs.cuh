@@ -15,23 +15,11 @@ struct AlignedQueries : AlignedPlaces<Config> {
 
   // What rotate_query_to does with a unit.
   __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
-    const uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
-    float rotated_x[8], rotated_y[8];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 u = ptx::unpack<typename Config::Element>(x[i]), v = ptx::unpack<typename Config::Element>(y[i]);
-      auto rotate = [&](int pair, float x, float y) {
-        rotated_x[pair] = x * a.cos[pair] - y * a.sin[pair], rotated_y[pair] = y * a.cos[pair] + x * a.sin[pair];
-      };
-#if KGEN_INTERLEAVED
-      rotate(i, u.x, u.y), rotate(4 + i, v.x, v.y);
-#else
-      rotate(2 * i, u.x, v.x), rotate(2 * i + 1, u.y, v.y);
-#endif
-    }
+    float x[8], y[8];
+    this->rotate_pairs(first, second, a, [&](int pair, float of_x, float of_y) { x[pair] = of_x, y[pair] = of_y; });
     auto pack = [](const float(&of)[8], int pair) { return ptx::pack<ptx::fp16>(of[pair], of[pair + 1]); };
-    first = make_uint4(pack(rotated_x, 0), pack(rotated_x, 2), pack(rotated_x, 4), pack(rotated_x, 6));
-    second = make_uint4(pack(rotated_y, 0), pack(rotated_y, 2), pack(rotated_y, 4), pack(rotated_y, 6));
+    first = make_uint4(pack(x, 0), pack(x, 2), pack(x, 4), pack(x, 6));
+    second = make_uint4(pack(y, 0), pack(y, 2), pack(y, 4), pack(y, 6));
   }
   __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {
     if (token_row >= this->count) return;

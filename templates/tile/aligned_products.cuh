@@ -36,20 +36,8 @@ struct AlignedQueries : AlignedPlaces<Config> {
 
   // What rotate_query_to does with a unit.
   __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
-    const uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
     uint32_t pair[8];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 u = ptx::unpack<typename Config::Element>(x[i]), v = ptx::unpack<typename Config::Element>(y[i]);
-      auto rotate = [&](int p, float x, float y) {
-        pair[2 * PairPlace::index(p) + PairPlace::block(p)] = ptx::pack<ptx::fp16>(x * a.cos[p] - y * a.sin[p], y * a.cos[p] + x * a.sin[p]);
-      };
-#if KGEN_INTERLEAVED
-      rotate(i, u.x, u.y), rotate(4 + i, v.x, v.y);
-#else
-      rotate(2 * i, u.x, v.x), rotate(2 * i + 1, u.y, v.y);
-#endif
-    }
+    this->rotate_pairs(first, second, a, [&](int p, float x, float y) { pair[2 * PairPlace::index(p) + PairPlace::block(p)] = ptx::pack<ptx::fp16>(x, y); });
     first = make_uint4(pair[0], pair[1], pair[2], pair[3]);
     second = make_uint4(pair[4], pair[5], pair[6], pair[7]);
   }

@@ -33,6 +33,22 @@ struct AlignedPlaces {
 
   // Rows that do not exist are the item's first.
   __device__ __forceinline__ const unsigned char* row(int row) const { return rows.bytes(row < count ? row : 0); }
+
+  // The eight pairs of a unit, rotated, to place(pair, x, y).
+  template <class Place>
+  __device__ __forceinline__ static void rotate_pairs(const uint4& first, const uint4& second, const Angles& a, Place place) {
+    const uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 u = ptx::unpack<typename Config::Element>(x[i]), v = ptx::unpack<typename Config::Element>(y[i]);
+      auto rotate = [&](int pair, float x, float y) { place(pair, x * a.cos[pair] - y * a.sin[pair], y * a.cos[pair] + x * a.sin[pair]); };
+#if KGEN_INTERLEAVED
+      rotate(i, u.x, u.y), rotate(4 + i, v.x, v.y);
+#else
+      rotate(2 * i, u.x, v.x), rotate(2 * i + 1, u.y, v.y);
+#endif
+    }
+  }
 };
 
 }  // namespace kgen
