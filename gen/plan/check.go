@@ -11,9 +11,6 @@ import (
 // with tiles: more leave too few for the rest.
 const mostAccumulators = 192
 
-// mostWarpRows is the most rows of one warp of family sm80: see WarpRows in templates/tile/store.cuh.
-const mostWarpRows = 32
-
 // threeGroups is the same where three warpgroups attend, of 192 rows.
 const threeGroups = 96
 
@@ -47,10 +44,6 @@ func check(s spec.Spec, p Plan) *Misfit {
 	if n := warpRows / 16 * (p.Keys + m.VHeadDim) / 2; n > mostAccumulators {
 		return fail("rows", "%d rows a warp, %d keys and a V head dim of %d take %d registers a thread for scores and outputs; %d at most",
 			warpRows, p.Keys, m.VHeadDim, n, mostAccumulators)
-	}
-	if p.Kind != spec.Decode && warpRows > mostWarpRows {
-		return fail("rows", "%d rows of %d warps are %d rows a warp, of which a lane each finds where its results go; %d at most",
-			p.Rows, p.Warps, warpRows, mostWarpRows)
 	}
 	loaders := p.Threads()
 	if p.Kind == spec.Decode {

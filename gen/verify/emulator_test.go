@@ -425,6 +425,23 @@ func TestGeneratedKernelsTilesOfSiblings(t *testing.T) {
 	}
 }
 
+// Warps of family sm80 with more rows than lanes, each of which finds where two rows' results go.
+func TestGeneratedKernelsTallWarps(t *testing.T) {
+	t.Parallel()
+	dev := unoptimized(t, 9)
+	s := emulated(t, func(s *spec.Spec) {
+		s.Model.HeadDim, s.Model.VHeadDim, s.Rope = 64, 64, rotaryOf(64)
+		s.Tiles = map[spec.Kind]spec.Tile{spec.Prefill: {Rows: 128, Keys: 32, Stages: 2, Warps: 2}, spec.Extend: {Rows: 96, Keys: 32, Stages: 2, Warps: 2}}
+	})
+	r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{Kinds: []spec.Kind{spec.Prefill, spec.Extend}, Cases: 4, Seed: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.OK() {
+		t.Error(r)
+	}
+}
+
 // A cap that is far above all scores leaves them nearly as they are.
 func TestGeneratedKernelsHighSoftCap(t *testing.T) {
 	t.Parallel()

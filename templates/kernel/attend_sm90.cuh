@@ -224,7 +224,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     }
     part.last = true;
     const bool folded = Config::folds && !part.alone();
-    WarpRows rows;
+    WarpRows<1> rows;
     RowEnds<1> ends;
     auto find_rows = [&]() { rows = warp_rows<Config, 1>(params, item, ptx::here(kv_head), ptx::here(first_row()), ptx::here(lane)); };
     auto find_ends = [&]() {

@@ -128,16 +128,17 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
       output.scale(folded_row_normaliser<Config>(params, item, kv_head, row, lse));
     }
     if (!exists) continue;
-    if (lane % row_lanes == 0) store_log_sum_exp(params, item, r, lse);
+    const RowPlaces to = row_places<Config>(params, item, r);
+    if (lane % row_lanes == 0 && to.lse != nullptr) *to.lse = stored_log_sum_exp(is_final(item), lse);
 #pragma unroll
     for (int i = 0; i < chunks; ++i) {
       const int column = 4 * (row_lanes * i + lane % row_lanes);
       const float4& x = output.chunk[i];
       if (is_final(item)) {
         using Element = typename Config::Element;
-        *reinterpret_cast<uint2*>(output_row<Config>(params, r) + 2 * column) = make_uint2(ptx::pack<Element>(x.x, x.y), ptx::pack<Element>(x.z, x.w));
+        *reinterpret_cast<uint2*>(to.output + 2 * column) = make_uint2(ptx::pack<Element>(x.x, x.y), ptx::pack<Element>(x.z, x.w));
       } else {
-        *reinterpret_cast<float4*>(static_cast<float*>(params.partial_out) + r.vector * Config::v_head_dim + column) = x;
+        *reinterpret_cast<float4*>(to.output + 4 * column) = x;
       }
     }
   }
