@@ -1246,15 +1246,22 @@ __device__ __forceinline__ RowResult row_result(const AttendParams& params, cons
   return r;
 }
 
-template <class Config>
-__device__ __forceinline__ unsigned char* output_row(const AttendParams& params, const RowResult& r) {
-  return static_cast<unsigned char*>(params.out) + 2 * (r.token * static_cast<long long>(params.out_token_stride) + r.head * Config::v_head_dim);
-}
+// A row's places: of its output, final or partial, and of its log-sum-exp; null: that goes nowhere.
+struct RowPlaces {
+  unsigned char* output;
+  float* lse;
+};
 
 template <class Config>
-__device__ __forceinline__ unsigned char* partial_row(const AttendParams& params, const RowResult& r) {
-  return static_cast<unsigned char*>(params.partial_out) + 4 * r.vector * Config::v_head_dim;
+__device__ __forceinline__ RowPlaces row_places(const AttendParams& params, const Item& item, const RowResult& r) {
+  const bool final = is_final(item);
+  const long long output = final ? 2 * (r.token * static_cast<long long>(params.out_token_stride) + r.head * Config::v_head_dim) : 4 * r.vector * Config::v_head_dim;
+  float* const lse = static_cast<float*>(final ? params.lse : params.partial_lse);
+  return {static_cast<unsigned char*>(final ? params.out : params.partial_out) + output, lse != nullptr ? lse + r.vector : nullptr};
 }
+
+// What is stored of a row's log-sum-exp, base 2: natural for a final result, as it is for a partial one.
+__device__ __forceinline__ float stored_log_sum_exp(bool final, float lse2) { return final ? lse2 * ln_2 : lse2; }
 
 // The vectors that an item's rows become, for one KV head: final ones in the output, others in
 // partial_out. Where they are is found once, and costs a few instructions a row.
@@ -1265,24 +1272,15 @@ struct ResultRows {
   int head_bytes;
 
   __device__ __forceinline__ static ResultRows of(const AttendParams& params, const Item& item, int kv_head) {
-    const RowResult r = row_result<Config>(params, item, kv_head, 0);
-    if (is_final(item)) return {output_row<Config>(params, r), 2ll * params.out_token_stride, 2 * Config::v_head_dim};
+    unsigned char* const first = row_places<Config>(params, item, row_result<Config>(params, item, kv_head, 0)).output;
+    if (is_final(item)) return {first, 2ll * params.out_token_stride, 2 * Config::v_head_dim};
     const long long vectors = params.kv_heads * Config::group;
-    return {partial_row<Config>(params, r), 4 * (item.slot_stride * vectors) * Config::v_head_dim, 4 * Config::v_head_dim};
+    return {first, 4 * (item.slot_stride * vectors) * Config::v_head_dim, 4 * Config::v_head_dim};
   }
   __device__ __forceinline__ unsigned char* bytes(int row) const {
     return first + row / Config::group * token_bytes + row % Config::group * head_bytes;
   }
 };
-
-// Stores the log-sum-exp of a row: natural for a final result, base 2 for a partial one.
-__device__ __forceinline__ void store_log_sum_exp(const AttendParams& params, const Item& item, const RowResult& r, float lse2) {
-  if (!is_final(item)) {
-    static_cast<float*>(params.partial_lse)[r.vector] = lse2;
-  } else if (params.lse != nullptr) {
-    static_cast<float*>(params.lse)[r.vector] = lse2 * ln_2;
-  }
-}
 
 // Where an item of several parts keeps what a row's results gave at a level of
 // tile/fold.cuh: as RowResult::vector. The kernel alone reads what it writes there.
@@ -1436,16 +1434,17 @@ __device__ __forceinline__ void merge_warps(const AttendParams& params, const It
       output.scale(folded_row_normaliser<Config>(params, item, kv_head, row, lse));
     }
     if (!exists) continue;
-    if (lane % row_lanes == 0) store_log_sum_exp(params, item, r, lse);
+    const RowPlaces to = row_places<Config>(params, item, r);
+    if (lane % row_lanes == 0 && to.lse != nullptr) *to.lse = stored_log_sum_exp(is_final(item), lse);
 #pragma unroll
     for (int i = 0; i < chunks; ++i) {
       const int column = 4 * (row_lanes * i + lane % row_lanes);
       const float4& x = output.chunk[i];
       if (is_final(item)) {
         using Element = typename Config::Element;
-        *reinterpret_cast<uint2*>(output_row<Config>(params, r) + 2 * column) = make_uint2(ptx::pack<Element>(x.x, x.y), ptx::pack<Element>(x.z, x.w));
+        *reinterpret_cast<uint2*>(to.output + 2 * column) = make_uint2(ptx::pack<Element>(x.x, x.y), ptx::pack<Element>(x.z, x.w));
       } else {
-        *reinterpret_cast<float4*>(static_cast<float*>(params.partial_out) + r.vector * Config::v_head_dim + column) = x;
+        *reinterpret_cast<float4*>(to.output + 4 * column) = x;
       }
     }
   }

@@ -1647,15 +1647,22 @@ __device__ __forceinline__ RowResult row_result(const AttendParams& params, cons
   return r;
 }
 
-template <class Config>
-__device__ __forceinline__ unsigned char* output_row(const AttendParams& params, const RowResult& r) {
-  return static_cast<unsigned char*>(params.out) + 2 * (r.token * static_cast<long long>(params.out_token_stride) + r.head * Config::v_head_dim);
-}
+// A row's places: of its output, final or partial, and of its log-sum-exp; null: that goes nowhere.
+struct RowPlaces {
+  unsigned char* output;
+  float* lse;
+};
 
 template <class Config>
-__device__ __forceinline__ unsigned char* partial_row(const AttendParams& params, const RowResult& r) {
-  return static_cast<unsigned char*>(params.partial_out) + 4 * r.vector * Config::v_head_dim;
+__device__ __forceinline__ RowPlaces row_places(const AttendParams& params, const Item& item, const RowResult& r) {
+  const bool final = is_final(item);
+  const long long output = final ? 2 * (r.token * static_cast<long long>(params.out_token_stride) + r.head * Config::v_head_dim) : 4 * r.vector * Config::v_head_dim;
+  float* const lse = static_cast<float*>(final ? params.lse : params.partial_lse);
+  return {static_cast<unsigned char*>(final ? params.out : params.partial_out) + output, lse != nullptr ? lse + r.vector : nullptr};
 }
+
+// What is stored of a row's log-sum-exp, base 2: natural for a final result, as it is for a partial one.
+__device__ __forceinline__ float stored_log_sum_exp(bool final, float lse2) { return final ? lse2 * ln_2 : lse2; }
 
 // The vectors that an item's rows become, for one KV head: final ones in the output, others in
 // partial_out. Where they are is found once, and costs a few instructions a row.
@@ -1666,24 +1673,15 @@ struct ResultRows {
   int head_bytes;
 
   __device__ __forceinline__ static ResultRows of(const AttendParams& params, const Item& item, int kv_head) {
-    const RowResult r = row_result<Config>(params, item, kv_head, 0);
-    if (is_final(item)) return {output_row<Config>(params, r), 2ll * params.out_token_stride, 2 * Config::v_head_dim};
+    unsigned char* const first = row_places<Config>(params, item, row_result<Config>(params, item, kv_head, 0)).output;
+    if (is_final(item)) return {first, 2ll * params.out_token_stride, 2 * Config::v_head_dim};
     const long long vectors = params.kv_heads * Config::group;
-    return {partial_row<Config>(params, r), 4 * (item.slot_stride * vectors) * Config::v_head_dim, 4 * Config::v_head_dim};
+    return {first, 4 * (item.slot_stride * vectors) * Config::v_head_dim, 4 * Config::v_head_dim};
   }
   __device__ __forceinline__ unsigned char* bytes(int row) const {
     return first + row / Config::group * token_bytes + row % Config::group * head_bytes;
   }
 };
-
-// Stores the log-sum-exp of a row: natural for a final result, base 2 for a partial one.
-__device__ __forceinline__ void store_log_sum_exp(const AttendParams& params, const Item& item, const RowResult& r, float lse2) {
-  if (!is_final(item)) {
-    static_cast<float*>(params.partial_lse)[r.vector] = lse2;
-  } else if (params.lse != nullptr) {
-    static_cast<float*>(params.lse)[r.vector] = lse2 * ln_2;
-  }
-}
 
 // Where an item of several parts keeps what a row's results gave at a level of
 // tile/fold.cuh: as RowResult::vector. The kernel alone reads what it writes there.
@@ -2068,6 +2066,18 @@ struct AlignedPlaces {
 
   // Rows that do not exist are the item's first.
   __device__ __forceinline__ const unsigned char* row(int row) const { return rows.bytes(row < count ? row : 0); }
+
+  // The eight pairs of a unit, rotated, to place(pair, x, y).
+  template <class Place>
+  __device__ __forceinline__ static void rotate_pairs(const uint4& first, const uint4& second, const Angles& a, Place place) {
+    const uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 u = ptx::unpack<typename Config::Element>(x[i]), v = ptx::unpack<typename Config::Element>(y[i]);
+      auto rotate = [&](int pair, float x, float y) { place(pair, x * a.cos[pair] - y * a.sin[pair], y * a.cos[pair] + x * a.sin[pair]); };
+      rotate(2 * i, u.x, v.x), rotate(2 * i + 1, u.y, v.y);
+    }
+  }
 };
 
 }  // namespace kgen
@@ -2164,16 +2174,8 @@ struct AlignedQueries : AlignedPlaces<Config> {
 
   // What rotate_query_to does with a unit.
   __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
-    const uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
     uint32_t pair[8];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 u = ptx::unpack<typename Config::Element>(x[i]), v = ptx::unpack<typename Config::Element>(y[i]);
-      auto rotate = [&](int p, float x, float y) {
-        pair[2 * PairPlace::index(p) + PairPlace::block(p)] = ptx::pack<ptx::fp16>(x * a.cos[p] - y * a.sin[p], y * a.cos[p] + x * a.sin[p]);
-      };
-      rotate(2 * i, u.x, v.x), rotate(2 * i + 1, u.y, v.y);
-    }
+    this->rotate_pairs(first, second, a, [&](int p, float x, float y) { pair[2 * PairPlace::index(p) + PairPlace::block(p)] = ptx::pack<ptx::fp16>(x, y); });
     first = make_uint4(pair[0], pair[1], pair[2], pair[3]);
     second = make_uint4(pair[4], pair[5], pair[6], pair[7]);
   }
@@ -2469,29 +2471,40 @@ __device__ __forceinline__ void rotate_first_queries(const AttendParams& params,
 
 namespace kgen {
 
-// A warp's rows of an item, and where their results go: lane i knows it of row i, for all lanes. (Each
-// lane could find it for the rows that it stores, but this code runs once an item, so that its
-// instructions come from memory.) Of rows that do not exist the lanes have the item's first.
+// A warp's rows of an item, and where their results go: lane i knows it of row i and those that follow it 32
+// apart, for all lanes. (Each lane could find it for the rows that it stores, but this code runs once an item, so that
+// its instructions come from memory.) Rows that do not exist have the output of the item's first and no log-sum-exp.
+template <int MTiles>
 struct WarpRows {
   int first, count;  // of the tile's rows; how many of these exist
   bool final;
-  unsigned char* of_lane;  // where a row's output begins
-  float* lse_of_lane;      // where its log-sum-exp goes; null: nowhere
+  static constexpr int lane_rows = (16 * MTiles + 31) / 32;
+  RowPlaces of_lane[lane_rows];
 
-  __device__ __forceinline__ unsigned char* results(int row) const { return ptx::shuffle(of_lane, row - first); }
+  __device__ __forceinline__ unsigned char* output(int row) const {
+    const int i = row - first;
+    unsigned char* place = ptx::shuffle(of_lane[0].output, i & 31);
+#pragma unroll
+    for (int n = 1; n < lane_rows; ++n) {
+      unsigned char* const other = ptx::shuffle(of_lane[n].output, i & 31);
+      if (i / 32 == n) place = other;
+    }
+    return place;
+  }
 };
 
 template <class Config, int MTiles>
-__device__ __forceinline__ WarpRows warp_rows(const AttendParams& params, const Item& item, int kv_head, int first_row, int lane) {
-  static_assert(16 * MTiles <= 32, "a lane for each row");
+__device__ __forceinline__ WarpRows<MTiles> warp_rows(const AttendParams& params, const Item& item, int kv_head, int first_row, int lane) {
   first_row &= 0x7ffffff0;  // as it is: knowing this, the compiler needs two hundred instructions less
-  WarpRows rows;
+  WarpRows<MTiles> rows;
   rows.first = first_row, rows.count = own_rows<Config>(item), rows.final = is_final(item);
-  const bool exists = first_row + lane < rows.count;
-  const RowResult r = row_result<Config>(params, item, kv_head, exists ? first_row + lane : 0);
-  rows.of_lane = rows.final ? output_row<Config>(params, r) : partial_row<Config>(params, r);
-  float* const all = static_cast<float*>(rows.final ? params.lse : params.partial_lse);
-  rows.lse_of_lane = exists && lane < 16 * MTiles && all != nullptr ? all + r.vector : nullptr;
+#pragma unroll
+  for (int n = 0; n < rows.lane_rows; ++n) {
+    const int row = 32 * n + lane;
+    const bool exists = first_row + row < rows.count;
+    rows.of_lane[n] = row_places<Config>(params, item, row_result<Config>(params, item, kv_head, exists ? first_row + row : 0));
+    if (!exists || row >= 16 * MTiles) rows.of_lane[n].lse = nullptr;
+  }
   return rows;
 }
 
@@ -2500,7 +2513,7 @@ __device__ __forceinline__ WarpRows warp_rows(const AttendParams& params, const 
 // `below` behind `row`. The rows, staged in `tile`, then go to so many bytes behind the
 // beginnings of their results, 16 bytes a lane and whole lines at a time.
 template <class Config, int Blocks, int MTiles, class Tile, class Stage>
-__device__ __forceinline__ void store_staged(const WarpRows& rows, int behind, const Accumulator<MTiles, Config::v_head_dim>& output, const float (&factor)[MTiles][2],
+__device__ __forceinline__ void store_staged(const WarpRows<MTiles>& rows, int behind, const Accumulator<MTiles, Config::v_head_dim>& output, const float (&factor)[MTiles][2],
                                              int first, int lane, const Tile& tile, Stage stage) {
   constexpr int chunks = Config::v_head_dim / chunk_elements;
 #pragma unroll
@@ -2515,7 +2528,8 @@ __device__ __forceinline__ void store_staged(const WarpRows& rows, int behind, c
   ptx::sync_warp();
   // A lane has the same chunk of every so many rows.
   static_assert(32 % chunks == 0, "whole rows a turn");
-  constexpr int rows_a_turn = 32 / chunks, turns = 16 * MTiles / rows_a_turn, at_a_time = turns < 8 ? turns : 8;
+  constexpr int rows_a_turn = 32 / chunks, turns = 16 * MTiles / rows_a_turn, at_a_time = turns < 8 ? turns : turns % 8 == 0 ? 8 : 4;
+  static_assert(turns % at_a_time == 0, "whole rounds");
   const int first_row = rows.first + lane / chunks, chunk = lane % chunks;
 #pragma unroll 1
   for (int first_turn = 0; first_turn < turns; first_turn += at_a_time) {
@@ -2525,7 +2539,7 @@ __device__ __forceinline__ void store_staged(const WarpRows& rows, int behind, c
     for (int i = 0; i < at_a_time; ++i) elements[i] = ptx::load_16(tile.bytes + byte_below<Tile, rows_a_turn>(first_row, below(i), chunk));
 #pragma unroll
     for (int i = 0; i < at_a_time; ++i) {
-      unsigned char* const to = rows.results(first_row + below(i)) + behind + chunk * chunk_bytes;
+      unsigned char* const to = rows.output(first_row + below(i)) + behind + chunk * chunk_bytes;
       if (first_row + below(i) < rows.count) ptx::store_16(to, elements[i]);
     }
   }
@@ -2540,16 +2554,17 @@ struct RowEnds {
 // Writes one warp's rows by way of its own rows of the query tile; fp32 rows of partial results in two halves, for
 // which there is room. Rows that do not exist have any ends.
 template <class Config, int MTiles, class Tile>
-__device__ __forceinline__ void store_rows(const WarpRows& rows, const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends, int lane, Tile& tile) {
+__device__ __forceinline__ void store_rows(const WarpRows<MTiles>& rows, const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends, int lane, Tile& tile) {
   constexpr int dim = Config::v_head_dim, blocks = dim / 8;
   lane &= 31;  // see warp_rows
-  float lse = 0.f;  // of the lane's row
+  float lse = 0.f;  // of the lane's row, of 32
 #pragma unroll
   for (int i = 0; i < 2 * MTiles; ++i) {
     const float of_eight = ptx::shuffle(ends.lse[i / 2][i % 2], lane % 8 * 4);
-    if (lane / 8 == i) lse = of_eight;
+    if (lane / 8 == i % 4) lse = of_eight;
+    float* const to = rows.of_lane[i / 4].lse;
+    if ((i % 4 == 3 || i == 2 * MTiles - 1) && to != nullptr) *to = stored_log_sum_exp(rows.final, lse);
   }
-  if (rows.lse_of_lane != nullptr) *rows.lse_of_lane = rows.final ? lse * ln_2 : lse;
   if (rows.final) {
     store_staged<Config, blocks>(rows, 0, output, ends.factor, 0, lane, tile, [&](int row, int below, int n, float x, float y) {
       *reinterpret_cast<uint32_t*>(tile.bytes + byte_below<Tile, 8>(row, below, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y);
@@ -2876,7 +2891,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     }
     part.last = true;
     const bool folded = Config::folds && !part.alone();
-    WarpRows rows;
+    WarpRows<1> rows;
     RowEnds<1> ends;
     auto find_rows = [&]() { rows = warp_rows<Config, 1>(params, item, ptx::here(kv_head), ptx::here(first_row()), ptx::here(lane)); };
     auto find_ends = [&]() {

@@ -17,6 +17,7 @@
 //	append      append_sm80.cu
 //	prefill     prefill_sm80_r128k64s1w4.cu
 //	prefill     prefill_sm90_r128k128s2w12.cu
+//	prefill     prefill_sm80_r128k32s2w4.cu
 //	prefill     prefill_sm80_r128k32s1w4.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
@@ -45,6 +46,7 @@ import (
 //go:embed append_sm80.cu
 //go:embed prefill_sm80_r128k64s1w4.cu
 //go:embed prefill_sm90_r128k128s2w12.cu
+//go:embed prefill_sm80_r128k32s2w4.cu
 //go:embed prefill_sm80_r128k32s1w4.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
@@ -151,6 +153,21 @@ func Bundle() kernel.Bundle {
 				Group:       Group,
 				SharedBytes: 230400,
 				Source:      read("prefill_sm90_r128k128s2w12.cu"),
+			},
+			{
+				Kind:        abi.KindPrefill,
+				Entry:       "kgen_llama3_prefill_sm80_r128k32s2w4",
+				File:        "prefill_sm80_r128k32s2w4.cu",
+				Family:      "sm80",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        128,
+				Keys:        32,
+				Stages:      2,
+				Warps:       4,
+				Group:       Group,
+				SharedBytes: 67840,
+				Source:      read("prefill_sm80_r128k32s2w4.cu"),
 			},
 			{
 				Kind:        abi.KindPrefill,
@@ -344,10 +361,10 @@ func Bundle() kernel.Bundle {
 		},
 		Tuned: []kernel.Tuned{
 			{Device: "NVIDIA H100 80GB HBM3", Rules: []kernel.Rule{
-				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm80_r128k32s1w4"},
+				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm80_r128k32s2w4"},
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 32, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 65536, Entry: "kgen_llama3_extend_sm90_r256k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
@@ -356,7 +373,7 @@ func Bundle() kernel.Bundle {
 			{Device: "NVIDIA H200", Rules: []kernel.Rule{
 				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm80_r128k32s1w4"},
 				{Kind: abi.KindExtend, Query: 32, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},

@@ -102,6 +102,15 @@
 // prefill attends from many query tokens; its tile suits a chunk that is encoded alone.
 // Takes KgenAttendParams; the grid is (item_count, kv_heads).
 // It is for the lengths that manifest.json has under "tuned".
+// Machine code: prefill_sm80_r128k32s2w4.sm_90a.cubin
+#define KGEN_LLAMA3_PREFILL_SM80_R128K32S2W4_ENTRY "kgen_llama3_prefill_sm80_r128k32s2w4"
+#define KGEN_LLAMA3_PREFILL_SM80_R128K32S2W4_THREADS 128
+#define KGEN_LLAMA3_PREFILL_SM80_R128K32S2W4_SHARED_BYTES 67840
+#define KGEN_LLAMA3_PREFILL_SM80_R128K32S2W4_ROWS 128  // of a tile: query tokens of an item x group, at most
+
+// prefill attends from many query tokens; its tile suits a chunk that is encoded alone.
+// Takes KgenAttendParams; the grid is (item_count, kv_heads).
+// It is for the lengths that manifest.json has under "tuned".
 // Machine code: prefill_sm80_r128k32s1w4.sm_90a.cubin
 #define KGEN_LLAMA3_PREFILL_SM80_R128K32S1W4_ENTRY "kgen_llama3_prefill_sm80_r128k32s1w4"
 #define KGEN_LLAMA3_PREFILL_SM80_R128K32S1W4_THREADS 128
