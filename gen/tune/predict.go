@@ -9,7 +9,7 @@ import (
 
 // PredictedGain is what the cost model must foretell of a plan, in the mean of a bucket's
 // cases, for it to take the default's place on a GPU that has no table. By an H200's times
-// (specs/tuned) a plan may be slower than its family's default though the model foretells a
+// (testdata) a plan may be slower than its family's default though the model foretells a
 // gain of 0.27; of the one that it foretells more of and that is chosen, 0.49, the gain is 0.46. See
 // TestPredictedGain.
 const PredictedGain = 0.3

@@ -275,7 +275,7 @@ func (r *run) compile(ctx context.Context, all []*candidate) error {
 
 // check compares every candidate with attention in float64, by random cases.
 func (r *run) check(ctx context.Context, all []*candidate) error {
-	deadline := r.until(0.35)
+	deadline := r.until(0.45)
 	for i, c := range all {
 		r.o.Progress("check", i, len(all))
 		if err := ctx.Err(); err != nil {
