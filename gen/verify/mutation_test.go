@@ -117,7 +117,7 @@ const (
 	waitForPlace  = "[&]() { wait_for_place(part); }"
 	rotateAligned = "rotator.rotate(part, shared.rotation, shared.query[query.stage], " + waitForPlace + ");\n        "
 	clearRotation = "clear_rotation<Config, threads>(shared.rotation, thread);\n"
-	finalRows     = "if (is_final(item)) return {output_row<Config>(params, r), 2ll * params.out_token_stride, 2 * Config::v_head_dim};"
+	finalRows     = "if (is_final(item)) return {first, 2ll * params.out_token_stride, 2 * Config::v_head_dim};"
 )
 
 // Those of queries that the matrix units rotate. (A missing barrier or fence for R alone is
@@ -146,7 +146,7 @@ var mutationsAligned = []mutation{
 	{"R: sign of the sine", spec.Extend, spec.Segment, "ptx::pack<ptx::fp16>(cos, -sin)", "ptx::pack<ptx::fp16>(cos, sin)", false},
 	{"R turns the other way", spec.Extend, spec.Segment, "sin = a.y;", "sin = -a.y;", false},
 	{"R: pairs that are not rotated turn", spec.Extend, spec.Segment, "i < Config::rotary_dim / 2 ? angle_at", "true ? angle_at", false},
-	{"aligned: sign of the sine", spec.Extend, spec.Segment, "(x * a.cos[p] - y * a.sin[p],", "(x * a.cos[p] + y * a.sin[p],", false},
+	{"aligned: sign of the sine", spec.Extend, spec.Segment, "place(pair, x * a.cos[pair] - y * a.sin[pair],", "place(pair, x * a.cos[pair] + y * a.sin[pair],", false},
 	{"aligned without the factor", spec.Extend, spec.Segment, "pointer<float>(params.rope), rows.positions[0], params.rope_scale", "pointer<float>(params.rope), rows.positions[0], 1.f", false},
 	{"aligned without the scale", spec.Extend, spec.Segment, "scale = Config::query_scale;\n  ResultRows", "scale = 1.f;\n  ResultRows", false},
 	{"scores of scaled queries", spec.Extend, spec.Segment, "(log2_e / Config::query_scale)", "log2_e", false},
@@ -168,7 +168,7 @@ var mutationsAligned = []mutation{
 	{"final: heads as far apart as partial results'", spec.Extend, spec.Segment, finalRows, strings.Replace(finalRows, "2 * Config::v_head_dim", "4 * Config::v_head_dim", 1), false},
 	{"partial: slots of another stride", spec.Extend, spec.Segment, "4 * (item.slot_stride * vectors) * Config::v_head_dim, 4", "4 * vectors * Config::v_head_dim, 4", false},
 	{"partial: tokens as far apart as final results'", spec.Extend, spec.Segment, "4 * (item.slot_stride * vectors) * Config::v_head_dim, 4", "2 * (item.slot_stride * vectors) * Config::v_head_dim, 4", false},
-	{"final where partial results will be", spec.Extend, spec.Segment, finalRows, remove, false},
+	{"final where partial results will be", spec.Extend, spec.Segment, "(final ? params.out : params.partial_out) + output", "(params.partial_out) + output", false},
 	{"rows that do not exist are stored", spec.Extend, spec.Segment, "if (token_row >= this->count) return;", remove, false},
 	{"rows that do not exist are read", spec.Extend, spec.Segment, "rows.bytes(row < count ? row : 0)", "rows.bytes(row)", false},
 }
