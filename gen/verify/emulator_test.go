@@ -73,20 +73,27 @@ func openEmulator(t testing.TB, o emulate.Options) *emulate.Device {
 	return d
 }
 
-// The generator's kernels on the emulator. (Go kernels, for what verify itself
-// finds and does not find, are in verify_test.go.)
-func TestGeneratedKernels(t *testing.T) {
-	t.Parallel()
-	dev := emulator(t, 1)
-	r, err := Run(t.Context(), dev, emulated(t, nil), Generated(dev, kernel.Options{}), Options{
-		Encodings: []spec.Encoding{spec.Segment, spec.Raw, spec.Baked}, Cases: 3, Seed: 1,
-	})
+// verified runs the cases on the kernels that are generated of a spec, and reports those that fail.
+func verified(t *testing.T, dev *emulate.Device, s spec.Spec, o Options) Report {
+	t.Helper()
+	r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !r.OK() {
 		t.Error(r)
 	}
+	return r
+}
+
+// The generator's kernels on the emulator. (Go kernels, for what verify itself
+// finds and does not find, are in verify_test.go.)
+func TestGeneratedKernels(t *testing.T) {
+	t.Parallel()
+	dev := emulator(t, 1)
+	r := verified(t, dev, emulated(t, nil), Options{
+		Encodings: []spec.Encoding{spec.Segment, spec.Raw, spec.Baked}, Cases: 3, Seed: 1,
+	})
 	for _, row := range r.Rows {
 		if slices.Contains(spec.TiledKinds, row.Kind) && row.Encoding == spec.Raw && row.SameBits != row.Cases {
 			t.Errorf("%s: the bits of %d of %d raw cases were compared with baked's", row.Kind, row.SameBits, row.Cases)
@@ -135,13 +142,7 @@ func TestGeneratedKernelsSM90(t *testing.T) {
 			}
 		}
 	}
-	r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{Kinds: spec.TiledKinds, Encodings: encodings, Cases: 6, Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !r.OK() {
-		t.Error(r)
-	}
+	verified(t, dev, s, Options{Kinds: spec.TiledKinds, Encodings: encodings, Cases: 6, Seed: 1})
 }
 
 // Pages of one block of a tile and of several tiles, and heads that have pages of their own.
@@ -160,15 +161,9 @@ func TestGeneratedKernelsPagesSM90(t *testing.T) {
 			if err != nil || p.Family != plan.SM90 {
 				t.Fatalf("decode is of family %s, %v", p.Family, err)
 			}
-			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{
+			verified(t, dev, s, Options{
 				Kinds: []spec.Kind{spec.Extend, spec.Decode}, Encodings: []spec.Encoding{spec.Raw}, Cases: 2, Seed: 1,
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !r.OK() {
-				t.Error(r)
-			}
 		})
 	}
 }
@@ -182,15 +177,9 @@ func TestGeneratedKernelsThreeWarpgroups(t *testing.T) {
 	if err != nil || p.Rows != 192 {
 		t.Fatalf("%d rows, %v", p.Rows, err)
 	}
-	r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{
+	verified(t, dev, s, Options{
 		Kinds: []spec.Kind{spec.Prefill}, Encodings: []spec.Encoding{spec.Segment, spec.Baked}, Cases: 4, Seed: 1,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !r.OK() {
-		t.Error(r)
-	}
 }
 
 // Queries that are aligned once an item, by a tile with a warpgroup more.
@@ -235,13 +224,7 @@ func TestGeneratedKernelsAlignedQueries(t *testing.T) {
 			if err != nil || !p.AlignsQueries {
 				t.Fatalf("aligns queries: %v, %v", p.AlignsQueries, err)
 			}
-			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{Kinds: []spec.Kind{spec.Extend}, Cases: 4, Seed: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !r.OK() {
-				t.Error(r)
-			}
+			verified(t, dev, s, Options{Kinds: []spec.Kind{spec.Extend}, Cases: 4, Seed: 1})
 		})
 	}
 }
@@ -280,13 +263,7 @@ func TestGeneratedKernelsClusters(t *testing.T) {
 					t.Fatalf("%s by %d blocks, %v", kind, p.Cluster, err)
 				}
 			}
-			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{Kinds: []spec.Kind{spec.Prefill, spec.Extend}, Encodings: c.encodings, Cases: 2, Seed: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !r.OK() {
-				t.Error(r)
-			}
+			verified(t, dev, s, Options{Kinds: []spec.Kind{spec.Prefill, spec.Extend}, Encodings: c.encodings, Cases: 2, Seed: 1})
 		})
 	}
 }
@@ -359,15 +336,9 @@ func TestGeneratedKernelsRawKeysAtLastPosition(t *testing.T) {
 				s.Rope.MaxPosition = 96 // three rows of the high level
 				s.Targets = []spec.Target{target}
 			})
-			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{
+			verified(t, dev, s, Options{
 				Kinds: spec.TiledKinds, Encodings: []spec.Encoding{spec.Raw}, Cases: 4, Seed: 1,
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !r.OK() {
-				t.Error(r)
-			}
 		})
 	}
 }
@@ -394,15 +365,9 @@ func TestGeneratedKernelsHeadDim256(t *testing.T) {
 				}
 				s.Targets = []spec.Target{c.target}
 			})
-			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{
+			verified(t, dev, s, Options{
 				Kinds: spec.TiledKinds, Encodings: []spec.Encoding{c.encoding}, Cases: 2, Seed: 1,
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !r.OK() {
-				t.Error(r)
-			}
 		})
 	}
 }
@@ -416,13 +381,7 @@ func TestGeneratedKernelsTilesOfSiblings(t *testing.T) {
 		s.Model.HeadDim, s.Model.VHeadDim, s.Rope = 128, 128, rotaryOf(128)
 		s.Tiles = map[spec.Kind]spec.Tile{spec.Prefill: {Rows: 256, Keys: 32, Stages: 1, Warps: 8}}
 	})
-	r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{Kinds: []spec.Kind{spec.Prefill}, Cases: 2, Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !r.OK() {
-		t.Error(r)
-	}
+	verified(t, dev, s, Options{Kinds: []spec.Kind{spec.Prefill}, Cases: 2, Seed: 1})
 }
 
 // Warps of family sm80 with more rows than lanes, each of which finds where two rows' results go.
@@ -433,13 +392,7 @@ func TestGeneratedKernelsTallWarps(t *testing.T) {
 		s.Model.HeadDim, s.Model.VHeadDim, s.Rope = 64, 64, rotaryOf(64)
 		s.Tiles = map[spec.Kind]spec.Tile{spec.Prefill: {Rows: 128, Keys: 32, Stages: 2, Warps: 2}, spec.Extend: {Rows: 96, Keys: 32, Stages: 2, Warps: 2}}
 	})
-	r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{Kinds: []spec.Kind{spec.Prefill, spec.Extend}, Cases: 4, Seed: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !r.OK() {
-		t.Error(r)
-	}
+	verified(t, dev, s, Options{Kinds: []spec.Kind{spec.Prefill, spec.Extend}, Cases: 4, Seed: 2})
 }
 
 // A cap that is far above all scores leaves them nearly as they are.
@@ -453,15 +406,9 @@ func TestGeneratedKernelsHighSoftCap(t *testing.T) {
 				s.Model.DType, s.Masks.SoftCap = spec.FP16, 1e6
 				s.Targets = []spec.Target{target}
 			})
-			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), Options{
+			verified(t, dev, s, Options{
 				Kinds: []spec.Kind{spec.Extend, spec.Decode}, Encodings: []spec.Encoding{spec.Baked}, Cases: 3, Seed: 1,
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !r.OK() {
-				t.Error(r)
-			}
 		})
 	}
 }
