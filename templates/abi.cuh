@@ -214,12 +214,14 @@ static_assert(KGEN_OFFSET(MergeParams, reserved) == 60, "MergeParams.reserved: o
 
 // MaterialiseParams launches materialise, the Block-Attention baseline: copy
 // segments into a sequence's own pages with K at its positions in the
-// sequence. The grid is (copy_count, kv_heads).
+// sequence. The grid is (copy_count, kv_heads). Without dst_v it rotates keys ahead of a kernel
+// that reads them rotated: copies K alone, to pages that no page table names, as Copy.dst_page
+// is then the first page itself.
 struct MaterialiseParams {
   void* src_k;         // pages, in the spec's encoding
   void* src_v;         // pages
   void* dst_k;         // pages, baked
-  void* dst_v;         // pages
+  void* dst_v;         // pages; null: K alone is copied
   void* copies;        // Copy [copy_count]
   void* page_table;    // int32 []: page indices of source and destination
   void* rope;          // as in AttendParams

@@ -432,7 +432,10 @@ func (g goKernels) Materialise(_ cuda.Stream, p abi.MaterialiseParams) error {
 					src = i
 				}
 				from := int(g.dev.int32At(p.PageTable, int(c.SrcPage)+src/size))
-				to := int(g.dev.int32At(p.PageTable, int(c.DstPage)+dst/size))
+				to := int(c.DstPage) + dst/size // the page itself, without V
+				if p.DstV != 0 {
+					to = int(g.dev.int32At(p.PageTable, to))
+				}
 				for h := range int(p.KVHeads) {
 					k := g.load(p.SrcK, g.element(from, src%size, h, int(p.KVHeads), dim), dim)
 					switch g.spec.Cache.Encoding {
@@ -442,6 +445,9 @@ func (g goKernels) Materialise(_ cuda.Stream, p abi.MaterialiseParams) error {
 						g.rotate(p.Rope, k, int(c.Offset)+src, 1)
 					}
 					g.store(p.DstK, g.element(to, dst%size, h, int(p.KVHeads), dim), k)
+					if p.DstV == 0 {
+						continue
+					}
 					v := g.load(p.SrcV, g.element(from, src%size, h, int(p.KVHeads), vDim), vDim)
 					g.store(p.DstV, g.element(to, dst%size, h, int(p.KVHeads), vDim), v)
 				}

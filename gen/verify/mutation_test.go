@@ -206,7 +206,7 @@ var mutations = []mutation{
 	{"place in the page", spec.Append, spec.Segment, "place = slot % Config::page_size", "place = slot % (Config::page_size / 2)", false},
 	{"no zeros behind a ragged tail", spec.Extend, spec.Segment,
 		"const bool valid = index < end;", "const bool valid = index < (end + 15) / 16 * 16;", false},
-	{"a copy's begin", spec.Materialise, spec.Segment, "from = copy.src_begin + token, to = copy.dst_begin + token;\n    const int a", "from = token, to = copy.dst_begin + token;\n    const int a", false},
+	{"a copy's begin", spec.Materialise, spec.Segment, "from = copy.src_begin + token, to = copy.dst_begin + token, to_page", "from = token, to = copy.dst_begin + token, to_page", false},
 
 	// Masks.
 	{"causal, one key too few", spec.Prefill, spec.Segment, "index + tile.causal + 1;", "index + tile.causal;", false},
@@ -225,6 +225,8 @@ var mutations = []mutation{
 	{"rotated for the first run only", spec.Extend, spec.Segment, "return rotated_base != tile.offset;", "return rotated_base == no_base;", false},
 	{"a tile's keys all at its first position", spec.Decode, spec.Raw, "rope, position + (row < count ? row : count - 1), unit", "rope, position, unit", false},
 	{"materialise by the offset alone", spec.Materialise, spec.Raw, "return copy.offset + index;", "return copy.offset;", false},
+	{"materialise K alone through the page table", spec.Materialise, spec.Raw, "params.dst_v != nullptr ? page_table[to_page] : to_page", "page_table[to_page]", false},
+	{"materialise without the last head", spec.Materialise, spec.Segment, "head < params.kv_heads; head +=", "head < params.kv_heads - 1; head +=", false},
 
 	// Members of shared decode.
 	{"shared: all at the first member's offset", spec.SharedDecode, spec.Segment, "position - offsets[base + token]", "position - offsets[base]", true},

@@ -449,12 +449,14 @@ KGEN_STATIC_ASSERT(offsetof(KgenMergeParams, reserved) == 60, "KgenMergeParams.r
 
 // KgenMaterialiseParams launches materialise, the Block-Attention baseline: copy
 // segments into a sequence's own pages with K at its positions in the
-// sequence. The grid is (copy_count, kv_heads).
+// sequence. The grid is (copy_count, kv_heads). Without dst_v it rotates keys ahead of a kernel
+// that reads them rotated: copies K alone, to pages that no page table names, as KgenCopy.dst_page
+// is then the first page itself.
 typedef struct KgenMaterialiseParams {
   uint64_t src_k;       // pages, in the spec's encoding
   uint64_t src_v;       // pages
   uint64_t dst_k;       // pages, baked
-  uint64_t dst_v;       // pages
+  uint64_t dst_v;       // pages; null: K alone is copied
   uint64_t copies;      // KgenCopy [copy_count]
   uint64_t page_table;  // int32 []: page indices of source and destination
   uint64_t rope;        // as in KgenAttendParams

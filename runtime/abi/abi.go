@@ -162,12 +162,14 @@ type MergeParams struct {
 
 // MaterialiseParams launches materialise, the Block-Attention baseline: copy
 // segments into a sequence's own pages with K at its positions in the
-// sequence. The grid is (CopyCount, KVHeads).
+// sequence. The grid is (CopyCount, KVHeads). Without DstV it rotates keys ahead of a kernel
+// that reads them rotated: copies K alone, to pages that no page table names, as Copy.DstPage
+// is then the first page itself.
 type MaterialiseParams struct {
 	SrcK      DevicePtr // pages, in the spec's encoding
 	SrcV      DevicePtr // pages
 	DstK      DevicePtr // pages, baked
-	DstV      DevicePtr // pages
+	DstV      DevicePtr // pages; null: K alone is copied
 	Copies    DevicePtr // Copy [CopyCount]
 	PageTable DevicePtr // int32 []: page indices of source and destination
 	Rope      DevicePtr // as in AttendParams

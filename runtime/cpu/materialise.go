@@ -23,9 +23,11 @@ func (j *materialiseJob) run(d *Device, op *operation) error {
 	*j = materialiseJob{
 		config: c, p: p, copies: l.of("Copies", p.Copies),
 		srcK: c.cache(l.of("SrcK", p.SrcK), table, c.HeadDim, p.KVHeads),
-		srcV: c.cache(l.of("SrcV", p.SrcV), table, c.VHeadDim, p.KVHeads),
 		dstK: c.cache(l.of("DstK", p.DstK), table, c.HeadDim, p.KVHeads),
-		dstV: c.cache(l.of("DstV", p.DstV), table, c.VHeadDim, p.KVHeads),
+	}
+	if !j.keysAlone() {
+		j.srcV = c.cache(l.of("SrcV", p.SrcV), table, c.VHeadDim, p.KVHeads)
+		j.dstV = c.cache(l.of("DstV", p.DstV), table, c.VHeadDim, p.KVHeads)
 	}
 	if c.Encoding != Baked {
 		j.rotation = c.rotation(l.of("Rope", p.Rope))
@@ -35,6 +37,9 @@ func (j *materialiseJob) run(d *Device, op *operation) error {
 	}
 	return d.pool.run(j, op.tasks)
 }
+
+// keysAlone reports a launch that rotates keys ahead: see [abi.MaterialiseParams].
+func (j *materialiseJob) keysAlone() bool { return j.p.DstV == 0 }
 
 func (j *materialiseJob) task(w *worker, i int) error {
 	c, err := j.copies.copyItem(int64(i))
@@ -68,6 +73,14 @@ func (j *materialiseJob) token(w *worker, c abi.Copy, t int64) error {
 		k, err := j.srcK.token(c.SrcPage, from, h)
 		if err != nil {
 			return err
+		}
+		if j.keysAlone() {
+			toK, err := j.dstK.slot(int64(c.DstPage)+to/j.dstK.pageSize, to%j.dstK.pageSize, h)
+			if err != nil {
+				return err
+			}
+			j.rotation.move(toK, k, w, j.config.Element)
+			continue
 		}
 		v, err := j.srcV.token(c.SrcPage, from, h)
 		if err != nil {
