@@ -193,6 +193,9 @@ func artifacts(m abi.Manifest, embed bool) []Code {
 		if k.Plan.Cluster > 0 {
 			fields = append(fields, Id("Cluster").Op(":").Lit(k.Plan.Cluster))
 		}
+		if k.Plan.KeysAhead {
+			fields = append(fields, Id("KeysAhead").Op(":").True())
+		}
 		if k.Plan.Folds {
 			fields = append(fields, Id("Folds").Op(":").True())
 		}
@@ -323,6 +326,9 @@ func writeChoice(f *File) {
 	writeForward(f, "MapChoice", "MapChoice is MapCache for the kernel of a choice.",
 		append([]Code{Id("c").Add(choice)}, cacheParameters()...), []Code{Op("*").Qual(kernelPackage, "CacheMaps"), Error()},
 		Id("c"), Id("keys"), Id("values"), Id("pages"), Id("kvHeads"))
+	writeForward(f, "MapKeys", "MapKeys makes the KMap of launches by a choice with KeysAhead, for that many pages of rotated keys.",
+		[]Code{Id("c").Add(choice), Id("keys").Qual(abiPackage, "DevicePtr"), List(Id("pages"), Id("kvHeads")).Int()},
+		[]Code{Op("*").Qual(kernelPackage, "CacheMaps"), Error()}, Id("c"), Id("keys"), Id("pages"), Id("kvHeads"))
 }
 
 func writeMethod(f *File, s spec.Spec, kind spec.Kind) {

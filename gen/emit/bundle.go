@@ -16,7 +16,7 @@ func (o Output) Bundle(s spec.Spec) kernel.Bundle {
 			Kind: abi.Kind(k.Plan.Kind), Entry: k.Entry, File: k.File, Family: string(k.Plan.Family),
 			Rows: k.Plan.ItemRows(s.Model.Group()), Keys: k.Plan.Keys, Stages: k.Plan.Stages, Warps: k.Plan.Warps,
 			Group: s.Model.Group(), SharedBytes: k.Plan.Shared, Blocks: moreThanOne(k.Plan.MinBlocks), Cluster: moreThanOne(k.Plan.Cluster), Source: k.Source,
-			Early: early(k.Plan.Kind), Folds: k.Plan.Folds, Targets: words(k.Plan.Targets), Tuned: words(k.Plan.Tuned),
+			Early: early(k.Plan.Kind), Folds: k.Plan.Folds, KeysAhead: k.Plan.KeysAhead, Targets: words(k.Plan.Targets), Tuned: words(k.Plan.Tuned),
 		}
 		b.Kernels = append(b.Kernels, a)
 	}

@@ -153,6 +153,10 @@ func writeKernels(b *strings.Builder, s spec.Spec, kernels []Kernel, prefix stri
 		if chosenOnly(k) {
 			fmt.Fprintf(b, "// It is for the lengths that manifest.json has under \"tuned\".\n")
 		}
+		if k.Plan.KeysAhead {
+			b.WriteString("// It reads keys that materialise without dst_v has rotated ahead of it: k_cache and k_map are of\n" +
+				"// pages of their own, of which page i is entry i's of page_table, where no two segments share an entry.\n")
+		}
 		for i, t := range k.Plan.Targets {
 			lead := "Machine code:"
 			if i > 0 {

@@ -52,6 +52,7 @@ func ParamsStruct(kind spec.Kind) string { return bodies[kind].params }
 // flags are the values that #if KGEN_... in the templates tests.
 func flags(s spec.Spec, p plan.Plan) map[string]bool {
 	kind := p.Kind
+	s = p.Reads(s)
 	raw, segment := s.Cache.Encoding == spec.Raw, s.Cache.Encoding == spec.Segment
 	f := map[string]bool{
 		"KGEN_ENCODING_SEGMENT": segment,
@@ -64,6 +65,7 @@ func flags(s spec.Spec, p plan.Plan) map[string]bool {
 		"KGEN_ALIGNED_QUERIES":  p.AlignsQueries,
 		"KGEN_ALIGNED_PAIRS":    p.AlignsQueries && plan.AlignsPairs(s),
 		"KGEN_ALIGNED_PRODUCTS": p.AlignsQueries && !plan.AlignsPairs(s),
+		"KGEN_KEYS_AHEAD":       p.KeysAhead,
 		"KGEN_CLUSTER":          p.Cluster > 1,
 		"KGEN_INTERLEAVED":      interleaved(s),
 		"KGEN_HEAD_MAJOR":       s.Cache.Layout == spec.HND,
@@ -165,6 +167,7 @@ const fp16QueryScale = 1. / 16
 
 // config writes the constants that the templates are instantiated with.
 func config(s spec.Spec, p plan.Plan) string {
+	s = p.Reads(s)
 	element := "bf16"
 	if s.Model.DType == spec.FP16 {
 		element = "fp16"
@@ -177,7 +180,11 @@ func config(s spec.Spec, p plan.Plan) string {
 		}
 		b.WriteString(text + "\n")
 	}
-	fmt.Fprintf(&b, "// %s of spec %s.\nstruct Config {\n  using Element = ptx::%s;\n", p.Kind, s.Name, element)
+	ahead := ""
+	if p.KeysAhead {
+		ahead = " Its raw keys were rotated ahead: it reads them as baked ones."
+	}
+	fmt.Fprintf(&b, "// %s of spec %s.%s\nstruct Config {\n  using Element = ptx::%s;\n", p.Kind, s.Name, ahead, element)
 	if tiled(p.Kind) {
 		score, scale := element, 1.
 		if plan.FP16Keys(s, p.Family) {

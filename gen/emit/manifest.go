@@ -25,6 +25,7 @@ func manifest(s spec.Spec, kernels []Kernel) abi.Manifest {
 		if tiled(k.Plan.Kind) {
 			entry.Plan.Rows, entry.Plan.Keys, entry.Plan.Stages = k.Plan.ItemRows(s.Model.Group()), k.Plan.Keys, k.Plan.Stages
 			entry.Plan.Blocks, entry.Plan.Cluster, entry.Plan.Folds = moreThanOne(k.Plan.MinBlocks), moreThanOne(k.Plan.Cluster), k.Plan.Folds
+			entry.Plan.KeysAhead = k.Plan.KeysAhead
 		}
 		for _, t := range k.Plan.Targets {
 			entry.Targets = append(entry.Targets, abi.ManifestTarget{Target: string(t), Tuned: slices.Contains(k.Plan.Tuned, t)})

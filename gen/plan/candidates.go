@@ -55,9 +55,11 @@ func Candidates(s spec.Spec, kind spec.Kind, target spec.Target) ([]Plan, error)
 					for _, warps := range sp.warps {
 						for _, blocks := range sp.blocks {
 							tile := complete(s.Tiles[kind], spec.Tile{Rows: rows, Keys: keys, Stages: stages, Warps: warps})
-							p, misfit := Make(s, kind, target, Layout{family, tile, blocks})
-							if misfit == nil && !slices.ContainsFunc(all, p.sameLayout) {
-								all = append(all, p)
+							for _, ahead := range []bool{false, true} {
+								p, misfit := Make(s, kind, target, Layout{family, tile, blocks, ahead})
+								if misfit == nil && !slices.ContainsFunc(all, p.sameLayout) {
+									all = append(all, p)
+								}
 							}
 						}
 					}
@@ -70,9 +72,10 @@ func Candidates(s spec.Spec, kind spec.Kind, target spec.Target) ([]Plan, error)
 
 // Layout is what a plan of a kind with tiles is made from.
 type Layout struct {
-	Family Family
-	Tile   spec.Tile
-	Blocks int // that a multiprocessor must hold; at least 1
+	Family    Family
+	Tile      spec.Tile
+	Blocks    int  // that a multiprocessor must hold; at least 1
+	KeysAhead bool // see Plan.KeysAhead
 }
 
 func (l Layout) String() string {
@@ -81,20 +84,26 @@ func (l Layout) String() string {
 	if l.Blocks > 1 {
 		text += fmt.Sprintf("b%d", l.Blocks)
 	}
+	if l.KeysAhead {
+		text += "a"
+	}
 	return text
 }
 
 // Layout is what the plan was made from.
 func (p Plan) Layout() Layout {
-	return Layout{p.Family, spec.Tile{Rows: p.Rows, Keys: p.Keys, Stages: p.Stages, Warps: p.Warps}, max(1, p.MinBlocks)}
+	return Layout{p.Family, spec.Tile{Rows: p.Rows, Keys: p.Keys, Stages: p.Stages, Warps: p.Warps}, max(1, p.MinBlocks), p.KeysAhead}
 }
 
 func (p Plan) sameLayout(q Plan) bool { return p.Layout() == q.Layout() }
 
 // Make is the plan of a layout, or what keeps it from being one.
 func Make(s spec.Spec, kind spec.Kind, target spec.Target, l Layout) (Plan, *Misfit) {
-	p := newPlan(s, kind, target, l.Family, l.Tile)
-	p.MinBlocks = l.Blocks
+	p := Plan{KeysAhead: l.KeysAhead}
+	ahead := canRotateAhead(s, kind, l.Family)
+	s = p.Reads(s)
+	p = newPlan(s, kind, target, l.Family, l.Tile)
+	p.MinBlocks, p.KeysAhead = l.Blocks, l.KeysAhead
 	fail := func(field, format string, args ...any) (Plan, *Misfit) {
 		return Plan{}, &Misfit{field, fmt.Sprintf(format, args...)}
 	}
@@ -105,6 +114,8 @@ func Make(s spec.Spec, kind spec.Kind, target spec.Target, l Layout) (Plan, *Mis
 		return fail("family", "sm90 runs on sm_90a, not on %s", target)
 	case l.Family == SM90 && withoutSM90(s) != "":
 		return fail("family", "%s", withoutSM90(s))
+	case l.KeysAhead && !ahead:
+		return fail("keys_ahead", "only raw keys of family sm90's prefill and extend are rotated ahead, by a spec that has the kind %s", spec.Materialise)
 	case l.Family == SM80 && l.Blocks > 1:
 		return fail("blocks", "only family sm90 has more than one block a multiprocessor by plan; sm80's come by themselves")
 	case l.Family == SM90 && kind != spec.Decode && l.Blocks > 1:
@@ -151,7 +162,7 @@ const mostRegisters = 255 // of a thread
 func registerLimit(m spec.Model, p Plan) int {
 	const unit, beside, besideWide = 8, 192, 208
 	switch {
-	case p.AlignsQueries && m.VHeadDim > 128:
+	case (p.AlignsQueries || p.KeysAhead && p.BlockRows() == apartRows) && m.VHeadDim > 128:
 		return besideWide
 	case p.RotatesApart():
 		return beside

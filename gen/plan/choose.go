@@ -306,6 +306,12 @@ func canRotateApart(s spec.Spec, kind spec.Kind) bool {
 	return canAlign(s, kind) || manyRows(kind) && FP16Keys(s, SM90) && s.Masks.SoftCap == 0
 }
 
+// canRotateAhead reports where raw keys may be rotated ahead of a kernel that many rows make
+// read them many times.
+func canRotateAhead(s spec.Spec, kind spec.Kind, family Family) bool {
+	return family == SM90 && (kind == spec.Prefill || kind == spec.Extend) && s.RotatesKeys() && slices.Contains(s.Kinds, spec.Materialise)
+}
+
 // FP16Keys reports whether kernels of a family rotate raw keys of bf16 as fp16.
 func FP16Keys(s spec.Spec, family Family) bool {
 	return family == SM90 && s.RotatesKeys() && s.Model.DType == spec.BF16

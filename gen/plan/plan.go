@@ -29,6 +29,10 @@ type Plan struct {
 	// its runs by the same angles for all rows. It takes a warpgroup more.
 	AlignsQueries bool
 
+	// KeysAhead says that the kernel of a raw spec reads keys that a launch of materialise ahead of
+	// it has rotated, to pages of their own. It is then what it would be for baked keys.
+	KeysAhead bool
+
 	// Rotators is how many of the warps rotate queries or raw keys and do nothing else.
 	Rotators int
 
@@ -52,6 +56,15 @@ type Plan struct {
 // registers to those that attend.
 func (p Plan) RotatesApart() bool {
 	return p.Family == SM90 && manyRows(p.Kind) && p.Rotators == apartWarps
+}
+
+// Reads is the spec whose keys the plan's kernel reads: s, or where they are rotated ahead of it, its
+// baked sibling.
+func (p Plan) Reads(s spec.Spec) spec.Spec {
+	if p.KeysAhead {
+		s.Cache.Encoding = spec.Baked
+	}
+	return s
 }
 
 // BlockRows are the rows of a tile that are a block's.

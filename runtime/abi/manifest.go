@@ -70,6 +70,8 @@ type ManifestPlan struct {
 	Blocks  int  `json:"blocks,omitempty"`  // of a persistent grid, a multiprocessor; 0: 1
 	Cluster int  `json:"cluster,omitempty"` // blocks that take an item together; 0: 1
 	Folds   bool `json:"folds,omitempty"`   // it takes items of several parts
+
+	KeysAhead bool `json:"keys_ahead,omitempty"` // it reads raw keys that were rotated ahead of it
 }
 
 // ManifestTarget is one kernel's machine code for one target and what it uses.

@@ -66,30 +66,59 @@ func (s *Set) mapFor(l *loaded, keys, values abi.DevicePtr, pages, kvHeads int) 
 	return m, nil
 }
 
+func (s *Set) mapKeysFor(l *loaded, keys abi.DevicePtr, pages, kvHeads int) (*CacheMaps, error) {
+	m := &CacheMaps{device: s.device}
+	k, err := s.encode("K", keys, s.cache.HeadDim, l.artifact, pages, kvHeads)
+	if err == nil {
+		if err = m.upload(k[:]); err == nil {
+			return m, nil
+		}
+	}
+	return nil, errors.Join(fmt.Errorf("map rotated keys of %s for %s: %w", s.name, l.artifact.Kind, err), m.Free())
+}
+
 // boxKeys are the most tokens of a box: those of a tile, or of a block's share of it.
 func (a *Artifact) boxKeys() int { return a.Keys / max(1, a.Cluster) }
 
 func (s *Set) mapCache(m *CacheMaps, a Artifact, keys, values abi.DevicePtr, pages, kvHeads int) error {
+	k, err := s.encode("K", keys, s.cache.HeadDim, a, pages, kvHeads)
+	if err != nil {
+		return err
+	}
+	v, err := s.encode("V", values, s.cache.VHeadDim, a, pages, kvHeads)
+	if err != nil {
+		return err
+	}
+	if err := m.upload(append(k[:], v[:]...)); err != nil {
+		return err
+	}
+	m.V = m.K + mapBytes
+	return nil
+}
+
+// encode is the tensor map of K or V for a kernel.
+func (s *Set) encode(name string, base abi.DevicePtr, dim int, a Artifact, pages, kvHeads int) ([mapBytes]byte, error) {
 	mapper, ok := s.device.(cuda.TensorMapper)
 	if !ok {
-		return fmt.Errorf("%s makes no tensor maps", s.device.Info().Name)
+		return [mapBytes]byte{}, fmt.Errorf("%s makes no tensor maps", s.device.Info().Name)
 	}
-	k, err := mapper.EncodeTensorMap(s.cache.tensorMap(keys, s.cache.HeadDim, a.boxKeys(), pages, kvHeads))
+	encoded, err := mapper.EncodeTensorMap(s.cache.tensorMap(base, dim, a.boxKeys(), pages, kvHeads))
 	if err != nil {
-		return fmt.Errorf("tensor map of K: %w", err)
+		return [mapBytes]byte{}, fmt.Errorf("tensor map of %s: %w", name, err)
 	}
-	v, err := mapper.EncodeTensorMap(s.cache.tensorMap(values, s.cache.VHeadDim, a.boxKeys(), pages, kvHeads))
-	if err != nil {
-		return fmt.Errorf("tensor map of V: %w", err)
-	}
-	if m.memory, err = s.device.Alloc(2*mapBytes + mapAlignment); err != nil {
+	return encoded, nil
+}
+
+// upload puts maps into memory of their own, that of K first.
+func (m *CacheMaps) upload(maps []byte) (err error) {
+	if m.memory, err = m.device.Alloc(int64(len(maps)) + mapAlignment); err != nil {
 		return err
 	}
 	first := (m.memory + mapAlignment - 1) / mapAlignment * mapAlignment
-	if err := s.device.Upload(first, append(k[:], v[:]...)); err != nil {
+	if err := m.device.Upload(first, maps); err != nil {
 		return err
 	}
-	m.K, m.V = first, first+mapBytes
+	m.K = first
 	return nil
 }
 

@@ -36,7 +36,7 @@ func (m *mapper) EncodeTensorMap(t cuda.TensorMap) (encoded [128]byte, err error
 }
 
 func (m *mapper) Alloc(n int64) (abi.DevicePtr, error) {
-	if n < 2*128 {
+	if n < 128 {
 		return 0, fmt.Errorf("%d bytes", n)
 	}
 	m.held[firstAddress] = true
@@ -114,6 +114,52 @@ func TestMapCache(t *testing.T) {
 			if err := m.Free(); err != nil || len(dev.held) != 0 || m.K != 0 || m.V != 0 {
 				t.Errorf("Free: %v; %d pieces of memory held, maps %+v", err, len(dev.held), m)
 			}
+		}
+	}
+}
+
+// Keys that are rotated ahead have a map like the cache's, of other pages.
+func TestMapKeys(t *testing.T) {
+	const keys, pages, heads = 0x10000, 7, 3
+	b := hopperBundle(CacheShape{HeadDim: 128, VHeadDim: 64, PageSize: 16})
+	b.Kernels[0].KeysAhead = true
+	open := func(dev cuda.Device) *Set {
+		s, err := Open(context.Background(), dev, b, Options{Compile: func(context.Context, Source) ([]byte, error) { return []byte("made"), nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	dev := newMapper()
+	s := open(dev)
+	c := s.Choose(abi.KindExtend, 1, 1)
+	if !c.KeysAhead || s.Choose(abi.KindDecode, 1, 1).KeysAhead {
+		t.Errorf("choice %+v", c)
+	}
+	m, err := s.MapKeys(c, keys, pages, heads)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := cuda.TensorMap{Base: keys, Dims: [5]int64{64, 8, 3 * 2, 2, 7}, Strides: [4]int64{3 * 256, 128, 8 * 3 * 256, 16 * 3 * 256}, Box: [5]int{64, 8, 2, 2, 1}}
+	if diff := cmp.Diff([]cuda.TensorMap{want}, dev.maps); diff != "" {
+		t.Error(diff)
+	}
+	if m.K%64 != 0 || m.V != 0 || len(dev.memory[m.K]) != 128 {
+		t.Errorf("maps %+v, memory %v", m, dev.memory)
+	}
+	if err := m.Free(); err != nil || len(dev.held) != 0 {
+		t.Errorf("Free: %v; %d pieces of memory held", err, len(dev.held))
+	}
+	for want, dev := range map[string]*mapper{
+		"map rotated keys of hopper for extend: tensor map of K: bad map": {fake: h200(), badMap: 1},
+		"bad copy": {fake: h200(), badCopy: true, held: map[abi.DevicePtr]bool{}},
+	} {
+		s := open(dev)
+		if _, err := s.MapKeys(s.Choose(abi.KindExtend, 1, 1), keys, pages, heads); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q in it", err, want)
+		}
+		if len(dev.held) != 0 {
+			t.Errorf("%s: memory is still held", want)
 		}
 	}
 }

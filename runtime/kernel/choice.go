@@ -39,6 +39,11 @@ type Choice struct {
 	Cluster    int  // of the device's blocks that count as one in these
 	Folds      bool // it takes items of several parts: schedule.Options.Fold
 
+	// KeysAhead says that raw keys are rotated ahead of the launch, to pages of their own, one for
+	// each entry of its page table: schedule.Ahead has the lists, Materialise rotates, MapKeys maps
+	// the pages. KCache and KMap are then of these.
+	KeysAhead bool
+
 	kernel *loaded
 }
 
@@ -99,6 +104,15 @@ func (s *Set) MapChoice(c Choice, keys, values abi.DevicePtr, pages, kvHeads int
 	return s.mapFor(c.kernel, keys, values, pages, kvHeads)
 }
 
+// MapKeys makes the tensor map of keys that were rotated ahead of launches by a choice: of so many
+// pages at keys. V of it is null.
+func (s *Set) MapKeys(c Choice, keys abi.DevicePtr, pages, kvHeads int) (*CacheMaps, error) {
+	if c.kernel == nil {
+		return nil, s.missing("map keys for", c.Kind)
+	}
+	return s.mapKeysFor(c.kernel, keys, pages, kvHeads)
+}
+
 func (s *Set) missing(what string, kind abi.Kind) error {
 	return fmt.Errorf("%s %s: %s has no such kernel: add it to the kinds of its spec", what, kind, s.name)
 }
@@ -157,7 +171,7 @@ func (s *Set) route(rules []Rule, tuned map[string]*loaded) {
 
 func (s *Set) addRoute(rule Rule, l *loaded) {
 	r := route{query: rule.Query, keys: rule.Keys, choice: Choice{
-		Kind: rule.Kind, Rows: l.artifact.Rows, Keys: l.artifact.Keys, Blocks: s.blocks(l), Tokens: rule.Tokens, Resident: s.blocks(l), Cluster: l.cluster(), Folds: l.artifact.Folds, kernel: l,
+		Kind: rule.Kind, Rows: l.artifact.Rows, Keys: l.artifact.Keys, Blocks: s.blocks(l), Tokens: rule.Tokens, Resident: s.blocks(l), Cluster: l.cluster(), Folds: l.artifact.Folds, KeysAhead: l.artifact.KeysAhead, kernel: l,
 	}}
 	if r.query == 0 {
 		r.query = anyLength

@@ -189,6 +189,9 @@ func TestDefaultBesideTuned(t *testing.T) {
 	if _, err := s.MapChoice(Choice{}, 1, 1, 1, 1); err == nil {
 		t.Error("maps of no choice")
 	}
+	if _, err := s.MapKeys(Choice{}, 1, 1, 1); err == nil {
+		t.Error("a map of keys of no choice")
+	}
 }
 
 func TestOpenTunedErrors(t *testing.T) {

@@ -36,6 +36,10 @@ type Artifact struct {
 	SharedBytes int // dynamic shared memory of a block
 	Blocks      int // of a persistent grid, a multiprocessor; 0: 1
 	Cluster     int // blocks that take an item together, as a thread-block cluster; 0: 1
+	// KeysAhead is true of a kernel that reads raw keys which were rotated ahead of it:
+	// Choice.KeysAhead.
+	KeysAhead bool
+
 	// Folds is true of a kernel that takes items of several parts: schedule.Options.Fold.
 	Folds bool
 	// Early is true of a source that, where compiled for sm_90 or newer, waits by itself

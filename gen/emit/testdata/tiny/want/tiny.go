@@ -261,3 +261,9 @@ func (k *Kernels) Attend(stream cuda.Stream, c kernel.Choice, p abi.AttendParams
 func (k *Kernels) MapChoice(c kernel.Choice, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error) {
 	return k.set.MapChoice(c, keys, values, pages, kvHeads)
 }
+
+// MapKeys makes the KMap of launches by a choice with KeysAhead, for that many
+// pages of rotated keys. See [kernel.Set.MapKeys].
+func (k *Kernels) MapKeys(c kernel.Choice, keys abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error) {
+	return k.set.MapKeys(c, keys, pages, kvHeads)
+}
