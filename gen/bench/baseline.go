@@ -29,7 +29,7 @@ type Peer struct {
 	Error string `json:"error,omitempty"` // why there is no time
 }
 
-// Raw is the same by kernels that rotate un-rotated keys as they come.
+// Raw is the same by kernels that rotate un-rotated keys as they come, or once ahead of them.
 func Raw(s spec.Spec, k Kernels) Baseline { return raw{spec.WithEncoding(s, spec.Raw), k} }
 
 type raw struct {

@@ -35,6 +35,8 @@ type Chooser interface {
 	Choose(kind abi.Kind, query, keys int) kernel.Choice
 	Attend(s cuda.Stream, c kernel.Choice, p abi.AttendParams) error
 	MapChoice(c kernel.Choice, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error)
+	MapKeys(c kernel.Choice, keys abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error)
+	Materialiser
 }
 
 // Kernels are the loaded kernels of one spec.

@@ -37,7 +37,7 @@ type Problem struct {
 type cache struct {
 	keys, values abi.DevicePtr
 	table        abi.DevicePtr // of pages
-	entries      int           // of the table
+	entries      []int32       // of the table
 	pages        int
 }
 
@@ -73,7 +73,7 @@ func NewProblem(dev cuda.Device, s spec.Spec, c Case, seed uint64) (*Problem, er
 
 // newCache makes pages, random where rng is given.
 func (p *Problem) newCache(rng *rand.Rand, table []int32, pages int) cache {
-	c := cache{table: p.upload(table), entries: len(table), pages: pages}
+	c := cache{table: p.upload(table), entries: table, pages: pages}
 	tokens := int64(pages) * int64(p.spec.Cache.PageSize)
 	for _, x := range []struct {
 		to  *abi.DevicePtr
@@ -124,6 +124,7 @@ type step struct {
 	kernels Kernels
 	kind    spec.Kind
 	choice  kernel.Choice
+	ahead   abi.MaterialiseParams // rotates keys ahead of attend; no copies: none
 	attend  abi.AttendParams
 	shared  abi.AttendParams // of shared decode, beside attend; no items: none
 	side    *cuda.Side       // that attend is then launched on
@@ -136,11 +137,43 @@ type step struct {
 
 // attend builds the work lists of sequences whose KV is in a cache.
 func (p *Problem) attend(k Kernels, s spec.Spec, sequences []schedule.Sequence, c cache) (*step, error) {
+	var ahead schedule.Ahead
+	if k.choose(p.c).KeysAhead {
+		if err := ahead.List(sequences, c.entries, s.Cache.PageSize); err != nil {
+			return nil, err
+		}
+		sequences = ahead.Sequences
+	}
 	lists, err := schedule.Build(sequences, p.scheduleOptions(k, s))
 	if err != nil {
 		return nil, err
 	}
-	return p.step(k, s, lists, c)
+	st, err := p.step(k, s, lists, c)
+	if err != nil || len(ahead.Copies) == 0 {
+		return st, err
+	}
+	return st, p.rotateAhead(st, ahead, c)
+}
+
+// rotateAhead has a step rotate its keys first, to pages of their own.
+func (p *Problem) rotateAhead(st *step, a schedule.Ahead, c cache) error {
+	m := p.spec.Model
+	keys := p.alloc(2 * int64(len(a.Pages)) * int64(p.spec.Cache.PageSize*m.KVHeads*m.HeadDim))
+	st.attend.KCache, st.attend.PageTable, st.attend.PageCount = keys, p.upload(a.Pages), int32(len(a.Pages))
+	st.ahead = abi.MaterialiseParams{
+		SrcK: c.keys, DstK: keys, Copies: p.upload(a.Copies), PageTable: st.attend.PageTable, Rope: p.rope,
+		KVHeads: int32(m.KVHeads), CopyCount: int32(len(a.Copies)),
+	}
+	if p.err != nil {
+		return p.err
+	}
+	maps, err := st.kernels.Launcher.(Chooser).MapKeys(st.choice, keys, len(a.Pages), m.KVHeads)
+	if err != nil {
+		return err
+	}
+	p.maps = append(p.maps, maps)
+	st.attend.KMap = maps.K
+	return nil
 }
 
 // scheduleOptions are those of the kernel for the case.
@@ -221,7 +254,7 @@ func (p *Problem) step(k Kernels, s spec.Spec, lists schedule.Lists, c cache) (*
 		Scale:          float32(s.Scale * score),
 		RopeScale:      float32(query),
 		RunCount:       int32(len(lists.Runs)),
-		PageCount:      int32(c.entries),
+		PageCount:      int32(len(c.entries)),
 		Counter:        p.counter(),
 	}
 	if lists.Merged() > 0 {
@@ -281,6 +314,11 @@ func (st *step) launchAttend(stream cuda.Stream) error {
 	switch {
 	case st.attend.ItemCount == 0: // shared decode may leave nothing
 		return nil
+	case chooses && st.ahead.CopyCount > 0:
+		if err := chooser.Materialise(stream, st.ahead); err != nil {
+			return err
+		}
+		return chooser.Attend(stream, st.choice, st.attend)
 	case chooses:
 		return chooser.Attend(stream, st.choice, st.attend)
 	case st.kind == spec.Prefill:

@@ -6,11 +6,13 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kgen-project/kgen/gen/emit"
 	"github.com/kgen-project/kgen/gen/emulate"
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/rope"
+	"github.com/kgen-project/kgen/templates"
 	"github.com/kgen-project/kgen/tests/testutil"
 )
 
@@ -319,6 +321,66 @@ func TestGeneratedKernelsRawKeys(t *testing.T) {
 			for _, row := range r.Rows {
 				if c.dtype == spec.FP16 && row.SameBits != row.Cases {
 					t.Errorf("%s: the bits of %d of %d raw cases were compared with baked's", row.Kind, row.SameBits, row.Cases)
+				}
+			}
+		})
+	}
+}
+
+// Raw keys that are rotated ahead of their kernels: to the bits of baked keys.
+func TestGeneratedKernelsKeysAhead(t *testing.T) {
+	t.Parallel()
+	windowed := spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true}
+	for _, c := range []struct {
+		dtype              spec.DType
+		headDim, rotaryDim int
+		pairing            rope.Pairing
+		cache              spec.Cache
+		masks              spec.Masks
+		tile               spec.Tile
+	}{
+		{spec.BF16, 128, 96, rope.Interleaved, spec.Cache{PageSize: 16, Layout: spec.NHD}, windowed, spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 12}},
+		{spec.BF16, 64, 64, rope.Half, spec.Cache{PageSize: 8, Layout: spec.HND}, spec.Masks{Causal: true}, spec.Tile{Rows: 256, Keys: 128, Stages: 2, Warps: 12}},
+		{spec.FP16, 64, 32, rope.Half, spec.Cache{PageSize: 256, Layout: spec.NHD}, spec.Masks{Causal: true}, spec.Tile{Rows: 64, Keys: 64, Stages: 2, Warps: 8}},
+	} {
+		t.Run(fmt.Sprintf("%s, %d of %d dimensions, %s, %s pages of %d, %d rows", c.dtype, c.rotaryDim, c.headDim, c.pairing, c.cache.Layout, c.cache.PageSize, c.tile.Rows), func(t *testing.T) {
+			t.Parallel()
+			dev := unoptimized(t, 9)
+			s := emulated(t, func(s *spec.Spec) {
+				s.Model.DType, s.Model.HeadDim, s.Model.VHeadDim = c.dtype, c.headDim, c.headDim
+				s.Rope = rotaryOf(c.rotaryDim)
+				s.Rope.Pairing = c.pairing
+				s.Cache, s.Masks = c.cache, c.masks
+				s.Cache.Encoding = spec.Raw
+				s.Targets = []spec.Target{"sm_90a"}
+			})
+			provide := Emitted(dev, func(s spec.Spec) (emit.Output, error) {
+				plans, err := plan.All(s)
+				if err != nil {
+					return emit.Output{}, err
+				}
+				for i, p := range plans {
+					if p.Kind != spec.Prefill && p.Kind != spec.Extend {
+						continue
+					}
+					layout := plan.Layout{Family: plan.SM90, Tile: c.tile, Blocks: 1, KeysAhead: s.RotatesKeys()}
+					var misfit *plan.Misfit
+					if plans[i], misfit = plan.Make(s, p.Kind, "sm_90a", layout); misfit != nil {
+						return emit.Output{}, misfit
+					}
+				}
+				return emit.Emit(s, plans, templates.FS)
+			}, kernel.Options{})
+			r, err := Run(t.Context(), dev, s, provide, Options{Kinds: []spec.Kind{spec.Prefill, spec.Extend}, Cases: 3, Seed: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.OK() {
+				t.Error(r)
+			}
+			for _, row := range r.Rows {
+				if row.SameBits != row.Cases {
+					t.Errorf("%s: the bits of %d of %d cases were compared with baked's", row.Kind, row.SameBits, row.Cases)
 				}
 			}
 		})

@@ -41,16 +41,16 @@ func open(ctx context.Context, dev cuda.Device, s spec.Spec, b kernel.Bundle, o 
 	if err != nil {
 		return Kernels{}, err
 	}
-	k := Kernels{Launcher: set, Tiles: map[spec.Kind]spec.Tile{}, Arithmetic: map[spec.Kind]string{}, Folds: map[spec.Kind]bool{}}
+	k := Kernels{Launcher: set, Tiles: map[spec.Kind]spec.Tile{}, Arithmetic: map[spec.Kind]string{}, Folds: map[spec.Kind]bool{}, KeysAhead: map[spec.Kind]bool{}}
 	for _, kind := range spec.TiledKinds {
 		if a, ok := set.Artifact(abi.Kind(kind)); ok {
 			k.Tiles[kind] = spec.Tile{Rows: a.Rows, Keys: a.Keys, Stages: a.Stages, Warps: a.Warps}
-			k.Folds[kind] = a.Folds
+			k.Folds[kind], k.KeysAhead[kind] = a.Folds, a.KeysAhead
 			k.Arithmetic[kind] = a.Family
 			if kind == spec.Decode {
 				k.Arithmetic[kind] += fmt.Sprintf(", %d warps", plan.DecodeShares(s, plan.Family(a.Family), a.Warps))
 			}
-			if plan.FP16Keys(s, plan.Family(a.Family)) {
+			if plan.FP16Keys(s, plan.Family(a.Family)) && !a.KeysAhead {
 				k.Arithmetic[kind] += ", fp16 keys"
 			}
 		}

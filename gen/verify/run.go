@@ -150,7 +150,8 @@ func (r *attendRun) launch(ctx context.Context, which []int) (outputs, error) {
 
 // work is the lists of one launch, on the device, and room for its partial results.
 type work struct {
-	lists sharedLists // of other kinds than shared_decode, all is in shared
+	lists sharedLists     // of other kinds than shared_decode, all is in shared
+	ahead *schedule.Ahead // nil where keys are rotated as they come, if at all
 
 	items, runs, slotBegin *buffer
 	members, offsets       *buffer // nil but for shared_decode
@@ -164,7 +165,7 @@ func (r *attendRun) newWork(which []int) (*work, error) {
 	if c.kind == spec.SharedDecode {
 		w.lists, err = r.sharedLists(which)
 	} else {
-		w.lists.shared, err = r.lists(which)
+		w.lists.shared, w.ahead, err = r.lists(which)
 	}
 	if err != nil {
 		return nil, err
@@ -198,6 +199,11 @@ func (r *attendRun) attend(w *work) error {
 		Scale: float32(s.Scale * score), RopeScale: float32(rotated),
 		RunCount: int32(len(w.lists.shared.Runs)), PageCount: int32(len(r.l.table)),
 	}
+	if w.ahead != nil && len(w.ahead.Copies) > 0 {
+		if err := r.rotateAhead(w.ahead, &p); err != nil {
+			return err
+		}
+	}
 	if err := attendKernel(r.kernels, c.kind, p); err != nil {
 		return wrongf("launch: %w", err)
 	}
@@ -215,6 +221,33 @@ func (r *attendRun) attend(w *work) error {
 	p.Items, p.Runs, p.ItemCount, p.KMap, p.VMap = items.ptr, runs.ptr, int32(len(own.Items)), r.ownMaps.K, r.ownMaps.V
 	if err := r.kernels.Decode(0, p); err != nil {
 		return wrongf("launch decode: %w", err)
+	}
+	return nil
+}
+
+// rotateAhead rotates the keys of a launch to pages of their own, and has it read these.
+func (r *attendRun) rotateAhead(a *schedule.Ahead, p *abi.AttendParams) error {
+	kind, mapper := abi.Kind(r.c.kind), r.kernels.Launcher.(KeyMapper)
+	m := allocations{arena: r.memory}
+	table, copies := m.upload("page table of rotated keys", a.Pages), m.upload("copies", a.Copies)
+	keys := m.alloc("rotated keys", len(a.Pages)*len(r.l.k.data)/r.l.k.count())
+	if m.err != nil {
+		return m.err
+	}
+	if err := keys.poison(); err != nil {
+		return err
+	}
+	maps, err := mapper.MapKeys(mapper.Choose(kind, 1, 1), keys.ptr, len(a.Pages), r.c.kvHeads)
+	if err != nil {
+		return err
+	}
+	r.memory.maps = append(r.memory.maps, maps)
+	p.KCache, p.KMap, p.PageTable, p.PageCount = keys.ptr, maps.K, table.ptr, int32(len(a.Pages))
+	err = r.kernels.Materialise(0, abi.MaterialiseParams{
+		SrcK: r.k.ptr, DstK: keys.ptr, Copies: copies.ptr, PageTable: table.ptr, Rope: p.Rope, KVHeads: p.KVHeads, CopyCount: int32(len(a.Copies)),
+	})
+	if err != nil {
+		return wrongf("launch materialise: %w", err)
 	}
 	return nil
 }
@@ -282,14 +315,22 @@ func (w *work) check() error {
 
 // lists schedules some of the sequences and puts items that do nothing between
 // the others.
-func (r *attendRun) lists(which []int) (schedule.Lists, error) {
+func (r *attendRun) lists(which []int) (schedule.Lists, *schedule.Ahead, error) {
 	var sequences []schedule.Sequence
 	for _, i := range which {
 		sequences = append(sequences, r.l.sequences[i])
 	}
+	var ahead *schedule.Ahead
+	if r.kernels.KeysAhead[r.c.kind] {
+		ahead = new(schedule.Ahead)
+		if err := ahead.List(sequences, r.l.table, r.bench.spec.Cache.PageSize); err != nil {
+			return schedule.Lists{}, nil, err
+		}
+		sequences = ahead.Sequences
+	}
 	lists, err := schedule.Build(sequences, r.scheduleOptions(r.c.kind))
 	lists.Items = append(lists.Items, make([]abi.Item, r.c.padding)...)
-	return lists, err
+	return lists, ahead, err
 }
 
 func (r *attendRun) scheduleOptions(kind spec.Kind) schedule.Options {

@@ -43,6 +43,12 @@ type CacheMapper interface {
 	MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error)
 }
 
+// KeyMapper is a Launcher whose kernels may read keys that are rotated ahead of them.
+type KeyMapper interface {
+	Choose(kind abi.Kind, query, keys int) kernel.Choice
+	MapKeys(c kernel.Choice, keys abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error)
+}
+
 // Kernels are the loaded kernels of one spec.
 type Kernels struct {
 	Launcher
@@ -52,7 +58,8 @@ type Kernels struct {
 	// of its additions, and what it rounds to.
 	Arithmetic map[spec.Kind]string
 
-	Folds map[spec.Kind]bool // kinds that take items of several parts
+	Folds     map[spec.Kind]bool // kinds that take items of several parts
+	KeysAhead map[spec.Kind]bool // kinds, by a KeyMapper, that read raw keys rotated ahead of them
 }
 
 // Provider builds and loads the kernels of a spec, at least those of s.Kinds. A
