@@ -114,7 +114,7 @@ func (f *field) choose(usual Setting, settings []Setting) []Choice {
 		verdict
 	}
 	var all []decided
-	for _, b := range Buckets(f.spec.Model, f.kind) {
+	for _, b := range Buckets(f.spec, f.kind) {
 		d := decided{bucket: b, cases: f.casesOf(b)}
 		if len(d.cases) > 0 {
 			d.verdicts = f.verdicts(d.cases, usual, settings)

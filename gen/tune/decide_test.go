@@ -79,21 +79,16 @@ func TestChooseNeverLoses(t *testing.T) {
 }
 
 func TestBuckets(t *testing.T) {
-	for _, kind := range Kinds {
-		m := llama3(t).Model
-		buckets := Buckets(m, kind)
-		if buckets[len(buckets)-1] != (Bucket{}) {
-			t.Errorf("%s: the last bucket does not hold all", kind)
-		}
-		for _, b := range buckets {
-			n := 0
-			for _, c := range Cases(m, kind) {
-				if !c.HeldOut && bucketOf(m, kind, c.Query, c.Context) == b {
-					n++
-				}
+	for _, s := range []spec.Spec{llama3(t), spec.WithEncoding(llama3(t), spec.Raw)} {
+		for _, kind := range Kinds {
+			buckets := Buckets(s, kind)
+			if buckets[len(buckets)-1] != (Bucket{}) {
+				t.Errorf("%s, %s: the last bucket does not hold all", s.Cache.Encoding, kind)
 			}
-			if n == 0 {
-				t.Errorf("%s: no case in bucket %+v", kind, b)
+			for _, b := range buckets {
+				if len(within(b, s, kind, Cases(s, kind))) == 0 {
+					t.Errorf("%s, %s: no case in bucket %+v", s.Cache.Encoding, kind, b)
+				}
 			}
 		}
 	}

@@ -46,16 +46,19 @@ func (s set) Choose(kind abi.Kind, query, keys int) kernel.Choice {
 }
 
 // timedWith are the kinds, besides merge, that a candidate is timed with: decode does
-// what shared decode leaves.
-func timedWith(kind spec.Kind) []spec.Kind {
-	if kind == spec.SharedDecode {
+// what shared decode leaves, and materialise rotates keys ahead.
+func timedWith(p plan.Plan) []spec.Kind {
+	switch {
+	case p.Kind == spec.SharedDecode:
 		return []spec.Kind{spec.Decode}
+	case p.KeysAhead:
+		return []spec.Kind{spec.Materialise}
 	}
 	return nil
 }
 
 // checkedWith are those that it is checked with.
-func checkedWith(kind spec.Kind) []spec.Kind { return append(timedWith(kind), spec.Append) }
+func checkedWith(p plan.Plan) []spec.Kind { return append(timedWith(p), spec.Append) }
 
 // with is the set cut in another way.
 func (s set) with(c plan.Cut, multiprocessors int) set {
@@ -102,7 +105,7 @@ func (c compiled) options(t spec.Target) kernel.Options {
 }
 
 func (r *run) open(ctx context.Context, p plan.Plan) (set, error) {
-	out, err := emitFor(r.spec, p, r.o.Target, timedWith(p.Kind)...)
+	out, err := emitFor(r.spec, p, r.o.Target, timedWith(p)...)
 	if err != nil {
 		return set{}, err
 	}
@@ -117,13 +120,13 @@ func (r *run) open(ctx context.Context, p plan.Plan) (set, error) {
 func (r *run) provide(c *candidate) verify.Provider {
 	return verify.Emitted(r.m.Device, func(s spec.Spec) (emit.Output, error) {
 		if s.Cache.Encoding == r.spec.Cache.Encoding {
-			return emitFor(s, c.plan, r.o.Target, checkedWith(c.plan.Kind)...)
+			return emitFor(s, c.plan, r.o.Target, checkedWith(c.plan)...)
 		}
 		usual, err := plan.Choose(s, c.plan.Kind, r.o.Target)
 		if err != nil {
 			return emit.Output{}, err
 		}
-		return emitFor(s, usual, r.o.Target, checkedWith(c.plan.Kind)...)
+		return emitFor(s, usual, r.o.Target, checkedWith(usual)...)
 	}, r.cubins.options(r.o.Target))
 }
 

@@ -288,7 +288,7 @@ func (r *reader) choice(n *yaml.Node, path string) Choice {
 			read := map[string]func(*yaml.Node, string){
 				"family": r.text(&family), "rows": r.integer(&t.Rows, 16, mostRowsKeys, 16), "keys": r.integer(&t.Keys, 16, mostRowsKeys, 16),
 				"stages": r.integer(&t.Stages, 1, mostStages, 1), "warps": r.integer(&t.Warps, 1, mostWarps, 1),
-				"blocks": r.integer(&c.Layout.Blocks, 1, mostBlocks, 1),
+				"blocks": r.integer(&c.Layout.Blocks, 1, mostBlocks, 1), "keys_ahead": r.boolean(&c.Layout.KeysAhead),
 			}
 			r.fields(n, path, read, "family", "rows", "keys", "stages", "warps")
 			maps.Copy(c.fields, r.positions(n, "plan."))

@@ -21,11 +21,24 @@ const PredictedGain = 0.3
 // slower. See TestPredictedGain.
 const alignedGain = 0.05
 
+// aheadGain is what it must foretell of a plan whose raw keys are rotated ahead of it, and which is
+// then the default of baked keys. Where the default of raw keys rotates each tile of keys again for
+// each tile of queries, the two differ in little but the rotation, of which the model has a time for
+// either. No other plan is chosen for it.
+const aheadGain = 0.05
+
 // enough is the gain that must be foretold of a plan for it to take the default's place.
 func enough(s spec.Spec, p, usual plan.Plan) float64 {
 	sameTile := p.Family == usual.Family && p.Rows == usual.Rows && p.Keys == usual.Keys && p.Stages == usual.Stages
 	if sameTile && p.AlignsQueries && !usual.AlignsQueries && s.Model.HeadDim == 128 {
 		return alignedGain
+	}
+	if p.KeysAhead {
+		ahead, err := plan.Choose(p.Reads(s), p.Kind, p.Targets[0])
+		if ahead.KeysAhead = true; err == nil && ahead.Layout() == p.Layout() {
+			return aheadGain
+		}
+		return math.Inf(1)
 	}
 	return PredictedGain
 }
@@ -62,8 +75,8 @@ func predictKind(s spec.Spec, kind spec.Kind, target spec.Target) (KindTable, er
 		return KindTable{}, err
 	}
 	k := KindTable{Kind: kind, Default: plans[0].Layout()}
-	for _, b := range Buckets(s.Model, kind) {
-		cases := within(b, s.Model, kind, Cases(s.Model, kind))
+	for _, b := range Buckets(s, kind) {
+		cases := within(b, s, kind, Cases(s, kind))
 		best := Choice{Bucket: b, Setting: k.Usual()}
 		for _, p := range plans[1:] {
 			if gain, sure := foretell(s, p, plans[0], cases); sure && gain > best.Gain {

@@ -186,7 +186,7 @@ func (f *field) best(entrants []entrant, n int) []entrant {
 			keep[e.Setting] = true
 		}
 	}
-	for _, b := range Buckets(f.spec.Model, f.kind) {
+	for _, b := range Buckets(f.spec, f.kind) {
 		cases := f.casesOf(b)
 		if len(cases) == 0 {
 			continue
@@ -210,7 +210,7 @@ func (f *field) best(entrants []entrant, n int) []entrant {
 }
 
 // casesOf are a bucket's cases that choices are made by.
-func (f *field) casesOf(b Bucket) []Case { return within(b, f.spec.Model, f.kind, f.cases) }
+func (f *field) casesOf(b Bucket) []Case { return within(b, f.spec, f.kind, f.cases) }
 
 // cuts are other cuts for entrants. A prefill is never cut, and shared decode's work is
 // cut by package schedule's own model.

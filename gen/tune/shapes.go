@@ -45,21 +45,33 @@ func (b Bucket) around(c Bucket) bool {
 // Buckets are those of a kind. A sequence belongs to the first that holds it; the
 // last holds all. Decode and shared decode have one: the sequences of a step, of many
 // lengths, are one launch, which a graph replays whatever their lengths become.
-func Buckets(m spec.Model, kind spec.Kind) []Bucket {
+func Buckets(s spec.Spec, kind spec.Kind) []Bucket {
 	const k = 1 << 10
+	m := s.Model
 	switch kind {
 	case spec.Prefill:
-		return []Bucket{{blockTokens(m), 0}, {0, 2 * k}, {0, 8 * k}, {}}
+		buckets := []Bucket{{blockTokens(m), 0}, {0, 2 * k}, {0, 8 * k}, {}}
+		if s.RotatesKeys() {
+			buckets = slices.Insert(buckets, 1, Bucket{aheadTokens, 0})
+		}
+		return buckets
 	case spec.Extend:
 		two := 2 * blockTokens(m)
 		buckets := []Bucket{{fewTokens(m), 0}, {blockTokens(m), 0}, {two, 2 * k}, {two, 16 * k}, {two, 64 * k}, {two, 0}}
 		if two < 128 {
 			buckets = append(buckets, Bucket{128, 16 * k})
 		}
+		if s.RotatesKeys() {
+			buckets = append(buckets, Bucket{max(aheadTokens/4, two), 0})
+		}
 		return append(buckets, Bucket{})
 	}
 	return []Bucket{{}}
 }
+
+// aheadTokens is the tokens of a prefill from which on it may pay to rotate raw keys ahead: a launch
+// more, for keys that many tiles of queries read. Extend reads the same keys in all of its tiles.
+const aheadTokens = 1024
 
 // blockTokens is the query tokens that fill a usual tile of rows: a cluster of two blocks, each
 // with such a tile, is for more, and best for twice as many.
@@ -68,8 +80,8 @@ func blockTokens(m spec.Model) int { return max(128/m.Group(), fewTokens(m)+1) }
 // fewTokens is the query tokens that fill half of a usual tile of rows.
 func fewTokens(m spec.Model) int { return min(64, max(8, 64/m.Group())) }
 
-func bucketOf(m spec.Model, kind spec.Kind, query, keys int) Bucket {
-	for _, b := range Buckets(m, kind) {
+func bucketOf(s spec.Spec, kind spec.Kind, query, keys int) Bucket {
+	for _, b := range Buckets(s, kind) {
 		if b.holds(query, keys) {
 			return b
 		}
@@ -78,10 +90,10 @@ func bucketOf(m spec.Model, kind spec.Kind, query, keys int) Bucket {
 }
 
 // within are a bucket's cases that choices are made by.
-func within(b Bucket, m spec.Model, kind spec.Kind, cases []Case) []Case {
+func within(b Bucket, s spec.Spec, kind spec.Kind, cases []Case) []Case {
 	var of []Case
 	for _, c := range cases {
-		if !c.HeldOut && bucketOf(m, kind, c.Query, c.Context) == b {
+		if !c.HeldOut && bucketOf(s, kind, c.Query, c.Context) == b {
 			of = append(of, c)
 		}
 	}
@@ -96,7 +108,8 @@ type Case struct {
 
 // Cases are the usual ones of a kind: those of `kgen bench`, a few more for the ends of
 // the buckets, with one sequence and with many, and held-out ones between them.
-func Cases(m spec.Model, kind spec.Kind) []Case {
+func Cases(s spec.Spec, kind spec.Kind) []Case {
+	m := s.Model
 	var cases []Case
 	for _, c := range bench.Usual() {
 		if KindOf(c) == kind {
@@ -112,6 +125,10 @@ func Cases(m spec.Model, kind spec.Kind) []Case {
 	case spec.Prefill:
 		add(false, 64, blockTokens(m), blockTokens(m))
 		add(false, 8, k, k)
+		if s.RotatesKeys() {
+			add(false, 1, aheadTokens, aheadTokens)
+			add(false, 2, 2*aheadTokens, 2*aheadTokens)
+		}
 		add(true, 2, 8*k, 8*k)
 		add(true, 3, 2*k, 2*k)
 	case spec.Extend:
@@ -168,7 +185,8 @@ type Setting struct {
 
 // String is the form that ParseSetting reads: sm90_r16k32s4w8b2+f100t512 is family
 // sm90, 16 rows, 32 keys, 4 stages, 8 warps, 2 blocks a multiprocessor, cuts for 100
-// percent of the multiprocessors, parts of 512 tokens and more.
+// percent of the multiprocessors, parts of 512 tokens and more. An a behind the blocks stands for
+// keys that are rotated ahead.
 func (s Setting) String() string {
 	text := s.Layout.String()
 	if s.Cut != (plan.Cut{}) {
@@ -177,7 +195,7 @@ func (s Setting) String() string {
 	return text
 }
 
-var settingPattern = regexp.MustCompile(`^(sm[0-9]+)_r([0-9]{1,4})k([0-9]{1,4})s([0-9]{1,2})w([0-9]{1,2})(?:b([0-9]))?(?:\+f([0-9]{1,5})t([0-9]{1,7}))?$`)
+var settingPattern = regexp.MustCompile(`^(sm[0-9]+)_r([0-9]{1,4})k([0-9]{1,4})s([0-9]{1,2})w([0-9]{1,2})(?:b([0-9]))?(a)?(?:\+f([0-9]{1,5})t([0-9]{1,7}))?$`)
 
 // ParseSetting reads what [Setting.String] writes.
 func ParseSetting(text string) (Setting, error) {
@@ -191,10 +209,11 @@ func ParseSetting(text string) (Setting, error) {
 	}
 	return Setting{
 		Layout: plan.Layout{
-			Family: plan.Family(m[1]),
-			Tile:   spec.Tile{Rows: number(2), Keys: number(3), Stages: number(4), Warps: number(5)},
-			Blocks: max(1, number(6)),
+			Family:    plan.Family(m[1]),
+			Tile:      spec.Tile{Rows: number(2), Keys: number(3), Stages: number(4), Warps: number(5)},
+			Blocks:    max(1, number(6)),
+			KeysAhead: m[7] != "",
 		},
-		Cut: plan.Cut{Fill: number(7), Tokens: number(8)},
+		Cut: plan.Cut{Fill: number(8), Tokens: number(9)},
 	}, nil
 }

@@ -222,6 +222,9 @@ func (k KindTable) marshal(line func(indent int, format string, args ...any)) {
 		if c.Layout.Blocks > 1 {
 			plan += fmt.Sprintf(", blocks: %d", c.Layout.Blocks)
 		}
+		if c.Layout.KeysAhead {
+			plan += ", keys_ahead: true"
+		}
 		fields = append(fields, "plan: {"+plan+"}")
 		if c.Cut.Fill > 0 {
 			fields = append(fields, fmt.Sprintf("fill: %d", c.Cut.Fill))

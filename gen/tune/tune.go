@@ -145,7 +145,7 @@ func Run(ctx context.Context, m Machine, s spec.Spec, j *Journal, o Options) (_ 
 // cases are those of a kind.
 func (r *run) cases(kind spec.Kind) []Case {
 	if r.o.Cases == nil {
-		return Cases(r.spec.Model, kind)
+		return Cases(r.spec, kind)
 	}
 	var of []Case
 	for _, c := range r.o.Cases {
@@ -232,7 +232,7 @@ func (r *run) compile(ctx context.Context, all []*candidate) error {
 			if err != nil {
 				return err
 			}
-			out, err := emitFor(s, usual, r.o.Target, checkedWith(kind)...)
+			out, err := emitFor(s, usual, r.o.Target, checkedWith(usual)...)
 			if err := add(out, err, nil); err != nil {
 				return err
 			}
