@@ -38,6 +38,10 @@
 //	kernels, err := kernel.Open(ctx, dev, llama3.Bundle(), kernel.Options{})
 //	model := serve.ModelOf(llama3.Bundle(), "Llama-3-8B", 32)
 //
+// Of a bundle whose raw keys are rotated ahead of some kernels (kernel.Choice.KeysAhead), a step
+// that uses one takes memory for the rotated keys of its sequences, in one layer, which the
+// engine keeps for the steps after it.
+//
 // # What is promised
 //
 // A sequence's outputs have the same bits whatever else is in the batch, and

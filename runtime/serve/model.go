@@ -15,7 +15,7 @@ import (
 // Kernels launches one spec's kernels: a *kernel.Set on a GPU or on the
 // emulator, a generated package's *Kernels, which has its methods, or a *cpu.Kernels without
 // either. Of other implementations an engine also uses these methods of *kernel.Set where they
-// have them: SharedDecode; Choose, Choices, Attend and MapChoice; MapCache; Blocks, without which
+// have them: SharedDecode; Choose, Choices, Attend, MapChoice, MapKeys and Materialise; MapCache; Blocks, without which
 // a device is taken to run one block a multiprocessor; Spec and SpecDigest, to which New holds
 // the Model; and Artifact, by which New finds kinds that are missing. Wrap a *kernel.Set by
 // embedding it, so that it keeps them.

@@ -19,6 +19,13 @@ type chooser interface {
 	MapChoice(c kernel.Choice, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error)
 }
 
+// keyRotator is a chooser of kernels some of which read raw keys that are rotated ahead of
+// them: see [kernel.Choice].
+type keyRotator interface {
+	MapKeys(c kernel.Choice, keys abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error)
+	Materialise(s cuda.Stream, p abi.MaterialiseParams) error
+}
+
 // mostChoices is the kernels of a kind that an engine takes.
 const mostChoices = 8
 
@@ -36,7 +43,8 @@ type route struct {
 type routes struct {
 	all     []route
 	first   [len(kinds)]int
-	chooser chooser // nil: each kind has one
+	chooser chooser    // nil: each kind has one
+	rotator keyRotator // nil: no kernel needs it
 }
 
 func newRoutes(m Model, k Kernels, device cuda.Info) (routes, error) {
@@ -57,6 +65,12 @@ func newRoutes(m Model, k Kernels, device cuda.Info) (routes, error) {
 			return routes{}, fmt.Errorf("%d kernels of %s; an engine takes %d: tune with fewer choices", len(choices), kind, mostChoices)
 		}
 		for _, c := range choices {
+			if c.KeysAhead && r.rotator == nil {
+				var ok bool
+				if r.rotator, ok = k.(keyRotator); !ok {
+					return routes{}, fmt.Errorf("a kernel of %s reads keys that are rotated ahead of it, and %T has no MapKeys and Materialise: embed the *kernel.Set", kind, k)
+				}
+			}
 			r.all = append(r.all, route{i, c, scheduleOptions(m, i, c).Cache(device.L2Bytes, m.tokenBytes())})
 		}
 	}

@@ -162,6 +162,25 @@ func TestFoldedStep(t *testing.T) {
 	}
 }
 
+// ahead is kernels of which one reads keys that are rotated ahead of it, without what that takes.
+type ahead struct{ tuned }
+
+func (k ahead) Choices(kind abi.Kind) []kernel.Choice {
+	all := k.tuned.Choices(kind)
+	all[0].KeysAhead = kind == abi.KindExtend
+	return all
+}
+
+func TestKeysAheadWithoutRotator(t *testing.T) {
+	m := toy.Small()
+	dev := cpu.Open(cpu.Options{})
+	defer dev.Close()
+	_, err := serve.New(dev, ahead{tuned{Kernels: cpuKernels(t, dev, m)}}, m, serve.Options{Pages: 10})
+	if err == nil || !strings.Contains(err.Error(), "a kernel of extend reads keys that are rotated ahead of it, and serve_test.ahead has no MapKeys and Materialise") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestTooManyChoices(t *testing.T) {
 	m := toy.Small()
 	dev := cpu.Open(cpu.Options{})

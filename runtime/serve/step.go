@@ -39,6 +39,7 @@ type Step struct {
 // launch is one group's attend and merge, but for what a layer gives.
 type launch struct {
 	route  int
+	rotate abi.MaterialiseParams // ahead of it: no copies where keys are not rotated so
 	params abi.AttendParams
 	merge  abi.MergeParams // Tokens is 0 where there is nothing to merge
 }
@@ -85,6 +86,12 @@ func (s *Step) prepare(a *addresses) {
 			PageTable: a.table, Positions: a.positions, Rope: e.rope,
 			KVHeads: int32(m.KVHeads), ItemCount: int32(len(g.lists.Items)), Scale: m.Scale, RopeScale: m.RopeScale,
 			RunCount: int32(runs), PageCount: int32(pages), Counter: at.counter,
+		}
+		if r := &g.rotated; len(r.lists.Copies) > 0 {
+			l := &s.attend[i]
+			l.rotate = r.params(e, at)
+			l.params.KCache, l.params.KMap = r.keys.ptr, r.maps.K
+			l.params.PageTable, l.params.PageCount = at.pages, int32(len(r.lists.Pages))
 		}
 		if g.lists.Merged() == 0 && w.fixed == nil {
 			continue
@@ -161,26 +168,34 @@ func (s *Step) launch(layer int, io IO) error {
 	if err := e.kernels.Append(s.stream, p); err != nil {
 		return err
 	}
-	attend := func(stream cuda.Stream, route int, p abi.AttendParams) error {
+	attend := func(stream cuda.Stream, l launch) error {
+		p := l.params
 		if p.ItemCount == 0 {
 			return nil
 		}
 		p.Q, p.Out, p.LSE, p.SinkLogits = io.Q, io.Out, io.LSE, io.SinkLogits
 		p.KCache, p.VCache = kv.K, kv.V
 		if len(e.maps) > 0 {
-			maps := e.maps[layer][route]
+			maps := e.maps[layer][l.route]
 			p.KMap, p.VMap = maps.K, maps.V
 		}
+		if l.rotate.CopyCount > 0 {
+			l.rotate.SrcK = kv.K
+			if err := e.routes.rotator.Materialise(stream, l.rotate); err != nil {
+				return err
+			}
+			p.KCache, p.KMap = l.params.KCache, l.params.KMap
+		}
 		p.QTokenStride, p.OutTokenStride = qStride, outStride
-		return e.launch(stream, &e.routes.all[route], p)
+		return e.launch(stream, &e.routes.all[l.route], p)
 	}
 	for i := range s.attend {
 		l := &s.attend[i]
-		alone := func(stream cuda.Stream) error { return attend(stream, l.route, l.params) }
+		alone := func(stream cuda.Stream) error { return attend(stream, *l) }
 		var err error
 		if i == decodeGroup && s.sharedDecode.ItemCount > 0 {
 			err = e.side.Both(s.stream, func(stream cuda.Stream) error {
-				return attend(stream, e.routes.first[sharedDecode], s.sharedDecode)
+				return attend(stream, launch{route: e.routes.first[sharedDecode], params: s.sharedDecode})
 			}, alone)
 		} else {
 			err = alone(s.stream)

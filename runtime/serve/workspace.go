@@ -56,6 +56,7 @@ type group struct {
 	sequences []schedule.Sequence
 	lists     schedule.Lists
 	runs      packed
+	rotated   rotated
 	shared    schedule.SharedLists // those of shared decode, whose Decode is lists
 }
 
@@ -67,6 +68,9 @@ type fixedSize struct {
 
 func (w *workspace) release(dev cuda.Device) error {
 	err := errors.Join(w.host.release(dev), w.lists.release(dev), w.partials.release(dev))
+	for i := range w.groups {
+		err = errors.Join(err, w.groups[i].rotated.release(dev))
+	}
 	if w.copied != 0 {
 		err = errors.Join(err, dev.(cuda.EventDevice).DestroyEvent(w.copied))
 		w.copied = 0
@@ -129,6 +133,7 @@ func (w *workspace) reset(decodes bool) {
 	for i := range w.groups {
 		g := &w.groups[i]
 		g.sequences, g.lists, g.shared = g.sequences[:0], schedule.Lists{}, schedule.SharedLists{}
+		g.rotated.lists.Copies = g.rotated.lists.Copies[:0]
 	}
 	w.positions, w.stored, w.slots = w.positions[:0], w.stored[:0], w.slots[:0]
 }
@@ -167,7 +172,10 @@ func (w *workspace) build(e *Engine) error {
 			g.shared, err = g.sharing.Build(g.sequences, o, s)
 			g.lists = g.shared.Decode
 		} else {
-			g.lists, err = g.builder.Build(g.sequences, o)
+			var sequences []schedule.Sequence
+			if sequences, err = g.rotated.list(e, g.route, g.sequences, w.table.Pages); err == nil {
+				g.lists, err = g.builder.Build(sequences, o)
+			}
 		}
 		if err != nil {
 			return err
@@ -191,6 +199,7 @@ type groupAddresses struct {
 	items, runs, slotBegin abi.DevicePtr
 	counter                abi.DevicePtr
 	partialOut, partialLSE abi.DevicePtr
+	pages, copies          abi.DevicePtr // of keys that are rotated ahead
 }
 
 // upload copies the lists to the device. Lists of a fixed size stay where they
@@ -219,6 +228,9 @@ func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 		a.groups[i].items = pack(&p, l.Items, f.items, "Context")
 		a.groups[i].runs = packChanged(&p, &g.runs, l.Number, l.Runs, l.Changed, f.runs, "Segments")
 		a.groups[i].counter = pack(&p, w.counter[:], 0, "")
+		if ahead := &g.rotated.lists; len(ahead.Copies) > 0 {
+			a.groups[i].pages, a.groups[i].copies = pack(&p, ahead.Pages, 0, ""), pack(&p, ahead.Copies, 0, "")
+		}
 	}
 	shared := &w.groups[decodeGroup].shared
 	if len(shared.Items) > 0 {
@@ -239,6 +251,13 @@ func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 	if err := w.placePartials(ctx, &a, e); err != nil {
 		return a, err
 	}
+	for i := range w.groups {
+		if g := &w.groups[i]; len(g.rotated.lists.Copies) > 0 {
+			if err := g.rotated.place(ctx, e, g.route); err != nil {
+				return a, err
+			}
+		}
+	}
 	for _, ptr := range []*abi.DevicePtr{
 		&a.positions, &a.stored, &a.slots, &a.table,
 		&a.shared.items, &a.shared.runs, &a.shared.members, &a.shared.offsets, &a.shared.counter,
@@ -248,6 +267,7 @@ func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 	for i := range a.groups {
 		g := &a.groups[i]
 		g.items, g.runs, g.slotBegin, g.counter = g.items+w.lists.ptr, g.runs+w.lists.ptr, g.slotBegin+w.lists.ptr, g.counter+w.lists.ptr
+		g.pages, g.copies = g.pages+w.lists.ptr, g.copies+w.lists.ptr
 	}
 	w.used, w.marked = true, false
 	if err := w.host.upload(e.device, e.stream, w.lists.ptr); err != nil {

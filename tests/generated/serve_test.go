@@ -2,16 +2,21 @@ package generated
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"testing"
 
+	"github.com/kgen-project/kgen/gen/emit"
 	"github.com/kgen-project/kgen/gen/emulate"
+	"github.com/kgen-project/kgen/gen/plan"
+	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/generated/llama3"
 	"github.com/kgen-project/kgen/generated/smollm2_135m"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/serve"
+	"github.com/kgen-project/kgen/templates"
 	"github.com/kgen-project/kgen/tests/toy"
 )
 
@@ -23,13 +28,15 @@ func (manyBlocks) Blocks(abi.Kind) int { return 2 * kvHeads }
 
 // TestEngine serves a request with the generated kernels on the emulator: a long
 // question, so that keys are split and merged, then a token, and after a further
-// document another; of the sm80 and of the sm90 family, and by tiles that two blocks share.
+// document another; of the sm80 and of the sm90 family, by tiles that two blocks share, and by
+// kernels ahead of which raw keys are rotated.
 func TestEngine(t *testing.T) {
 	if _, err := exec.LookPath("c++"); err != nil {
 		t.Skip("the emulator needs a C++ compiler")
 	}
 	pairs := llama3.Bundle()
 	pairs.Tuned = []kernel.Tuned{{Device: "kgen emulator", Rules: []kernel.Rule{{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"}}}}
+	ahead := keysAhead(t)
 	for _, c := range []struct {
 		major    int
 		bundle   kernel.Bundle
@@ -39,6 +46,7 @@ func TestEngine(t *testing.T) {
 		{8, smollm2_135m.Bundle(), toy.SmolLM2(1), 20},
 		{9, smollm2_135m.Bundle(), toy.SmolLM2(1), 20},
 		{9, pairs, toy.Llama3(1), 40},
+		{9, ahead, serve.ModelOf(ahead, "toy", 1), 40},
 	} {
 		major, ctx := c.major, t.Context()
 		dev, err := emulate.Open(ctx, emulate.Options{CacheDir: cacheDir, Seed: 1, Major: major})
@@ -86,4 +94,36 @@ func TestEngine(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// keysAhead is kernels of raw llama3 whose prefill and extend have their keys rotated ahead.
+func keysAhead(t *testing.T) kernel.Bundle {
+	t.Helper()
+	const path = "../../specs/llama3.yaml"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := spec.Parse(path, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s = spec.WithEncoding(s, spec.Raw)
+	layout := plan.Layout{Family: plan.SM90, Tile: spec.Tile{Rows: 128, Keys: 128, Stages: 2, Warps: 12}, Blocks: 1, KeysAhead: true}
+	tuned := []plan.Tuned{{GPU: "kgen emulator", Target: "sm_90a", Rules: []plan.Rule{{Kind: spec.Prefill, Layout: layout}, {Kind: spec.Extend, Layout: layout}}}}
+	plans, err := plan.All(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plans, err = plan.WithTuned(s, plans, tuned); err != nil {
+		t.Fatal(err)
+	}
+	out, err := emit.Emit(s, plans, templates.FS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := out.Tune(tuned); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bundle(s)
 }
