@@ -82,6 +82,9 @@ func TestBuckets(t *testing.T) {
 	for _, s := range []spec.Spec{llama3(t), spec.WithEncoding(llama3(t), spec.Raw)} {
 		for _, kind := range Kinds {
 			buckets := Buckets(s, kind)
+			if len(buckets) > mostChoices {
+				t.Errorf("%s, %s: %d buckets, and a table has %d choices", s.Cache.Encoding, kind, len(buckets), mostChoices)
+			}
 			if buckets[len(buckets)-1] != (Bucket{}) {
 				t.Errorf("%s, %s: the last bucket does not hold all", s.Cache.Encoding, kind)
 			}

@@ -3,6 +3,7 @@ package tune
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"path/filepath"
 	"strings"
@@ -12,7 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kgen-project/kgen/gen/bench"
+	"github.com/kgen-project/kgen/gen/build"
 	"github.com/kgen-project/kgen/gen/emulate"
+	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/tests/testutil"
@@ -193,6 +196,39 @@ func TestRunWithoutBudget(t *testing.T) {
 	}
 	if len(k.Rejected) == 0 || !strings.Contains(k.Rejected[0].Why, "within the budget") || k.Rejected[0].Wrong {
 		t.Errorf("rejected %+v", k.Rejected)
+	}
+}
+
+// All that a candidate is checked and timed by is compiled with it.
+func TestCompilesWhatCandidatesNeed(t *testing.T) {
+	for _, s := range []spec.Spec{llama3(t), spec.WithEncoding(llama3(t), spec.Raw)} {
+		var all []*candidate
+		kinds := KindsOf(s)
+		for _, kind := range kinds {
+			plans, err := plan.Candidates(s, kind, "sm_90a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range plans {
+				all = append(all, &candidate{plan: p})
+			}
+		}
+		compile := func(context.Context, build.Source) (build.Cubin, error) { return build.Cubin{}, nil }
+		r := &run{m: Machine{Compile: compile}, spec: s, o: Options{Target: "sm_90a", Kinds: kinds, Progress: func(string, int, int) {}}, cubins: compiled{}}
+		if err := r.compile(t.Context(), all); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range all {
+			out, err := emitFor(s, c.plan, "sm_90a", checkedWith(c.plan)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, k := range out.Kernels {
+				if _, ok := r.cubins[sha256.Sum256(k.Source)]; !ok {
+					t.Errorf("%s, %s %s: %s was not compiled", s.Cache.Encoding, c.plan.Kind, c.plan.Layout(), k.File)
+				}
+			}
+		}
 	}
 }
 

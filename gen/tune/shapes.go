@@ -57,7 +57,11 @@ func Buckets(s spec.Spec, kind spec.Kind) []Bucket {
 		return buckets
 	case spec.Extend:
 		two := 2 * blockTokens(m)
-		buckets := []Bucket{{fewTokens(m), 0}, {blockTokens(m), 0}, {two, 2 * k}, {two, 16 * k}, {two, 64 * k}, {two, 0}}
+		buckets := []Bucket{{fewTokens(m), 0}, {blockTokens(m), 0}, {two, 2 * k}, {two, 16 * k}}
+		if !s.RotatesKeys() {
+			buckets = append(buckets, Bucket{two, 64 * k})
+		}
+		buckets = append(buckets, Bucket{two, 0})
 		if two < 128 {
 			buckets = append(buckets, Bucket{128, 16 * k})
 		}

@@ -238,6 +238,16 @@ func (r *run) compile(ctx context.Context, all []*candidate) error {
 			}
 		}
 	}
+	if slices.ContainsFunc(all, func(c *candidate) bool { return c.plan.KeysAhead }) {
+		rotation, err := plan.Choose(r.spec, spec.Materialise, r.o.Target)
+		if err != nil {
+			return err
+		}
+		out, err := emit.Emit(r.spec, []plan.Plan{rotation}, templates.FS)
+		if err := add(out, err, nil); err != nil {
+			return err
+		}
+	}
 	for _, c := range all {
 		out, err := emit.Emit(r.spec, []plan.Plan{c.plan}, templates.FS)
 		if err := add(out, err, c); err != nil {
