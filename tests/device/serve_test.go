@@ -18,8 +18,13 @@ import (
 // engine serves the generated kernels of SmolLM2's shape, which share by sharing.
 func engine(t testing.TB, d cuda.Device, layers int, sharing string, o serve.Options) *toy.Bench {
 	t.Helper()
+	return engineOf(t, d, smollm2_135m.Bundle(), layers, sharing, o)
+}
+
+func engineOf(t testing.TB, d cuda.Device, bundle kernel.Bundle, layers int, sharing string, o serve.Options) *toy.Bench {
+	t.Helper()
 	ctx := context.Background()
-	kernels, err := kernel.Open(ctx, d, smollm2_135m.Bundle(), kernel.Options{})
+	kernels, err := kernel.Open(ctx, d, bundle, kernel.Options{})
 	if errors.Is(err, nvrtc.ErrNotFound) {
 		t.Skip(err)
 	}
@@ -31,7 +36,7 @@ func engine(t testing.TB, d cuda.Device, layers int, sharing string, o serve.Opt
 			t.Error(err)
 		}
 	})
-	m := toy.SmolLM2(layers)
+	m := serve.ModelOf(bundle, "toy", layers)
 	m.Sharing = sharing
 	e, err := serve.New(d, kernels, m, o)
 	if err != nil {
@@ -48,8 +53,24 @@ func engine(t testing.TB, d cuda.Device, layers int, sharing string, o serve.Opt
 // Random operations on an engine, a graph among them, give what the oracle gives.
 func TestServe(t *testing.T) { eachBinding(t, testServe) }
 
-func testServe(t *testing.T, o opener) {
-	b := engine(t, o.gpu(t), 2, "bitwise", serve.Options{Pages: 60, HostBytes: 1 << 20}) // the documents are short: fastest would share none
+func testServe(t *testing.T, o opener) { play(t, engine(t, o.gpu(t), 2, "bitwise", playerOptions)) }
+
+// The same by kernels ahead of which raw keys are rotated, on the GPUs that have such.
+func TestServeKeysAhead(t *testing.T) { eachBinding(t, testServeKeysAhead) }
+
+func testServeKeysAhead(t *testing.T, o opener) {
+	d := o.gpu(t)
+	if d.Info().Major != 9 {
+		t.Skipf("%s has no kernels of family sm90", d.Info().Name)
+	}
+	play(t, engineOf(t, d, toy.KeysAhead(t, "smollm2_135m", d.Info().Name), 2, "bitwise", playerOptions))
+}
+
+// playerOptions are for short documents, of which sharing that is fastest would share none.
+var playerOptions = serve.Options{Pages: 60, HostBytes: 1 << 20}
+
+func play(t *testing.T, b *toy.Bench) {
+	t.Helper()
 	ctx := context.Background()
 	graph, err := b.Record(ctx, serve.GraphSize{Tokens: toy.GraphTokens})
 	if err != nil {

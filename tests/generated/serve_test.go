@@ -2,21 +2,16 @@ package generated
 
 import (
 	"errors"
-	"os"
 	"os/exec"
 	"testing"
 
-	"github.com/kgen-project/kgen/gen/emit"
 	"github.com/kgen-project/kgen/gen/emulate"
-	"github.com/kgen-project/kgen/gen/plan"
-	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/generated/llama3"
 	"github.com/kgen-project/kgen/generated/smollm2_135m"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/serve"
-	"github.com/kgen-project/kgen/templates"
 	"github.com/kgen-project/kgen/tests/toy"
 )
 
@@ -36,7 +31,7 @@ func TestEngine(t *testing.T) {
 	}
 	pairs := llama3.Bundle()
 	pairs.Tuned = []kernel.Tuned{{Device: "kgen emulator", Rules: []kernel.Rule{{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"}}}}
-	ahead := keysAhead(t)
+	ahead := toy.KeysAhead(t, "llama3", "kgen emulator")
 	for _, c := range []struct {
 		major    int
 		bundle   kernel.Bundle
@@ -94,36 +89,4 @@ func TestEngine(t *testing.T) {
 			t.Error(err)
 		}
 	}
-}
-
-// keysAhead is kernels of raw llama3 whose prefill and extend have their keys rotated ahead.
-func keysAhead(t *testing.T) kernel.Bundle {
-	t.Helper()
-	const path = "../../specs/llama3.yaml"
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := spec.Parse(path, text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s = spec.WithEncoding(s, spec.Raw)
-	layout := plan.Layout{Family: plan.SM90, Tile: spec.Tile{Rows: 128, Keys: 128, Stages: 2, Warps: 12}, Blocks: 1, KeysAhead: true}
-	tuned := []plan.Tuned{{GPU: "kgen emulator", Target: "sm_90a", Rules: []plan.Rule{{Kind: spec.Prefill, Layout: layout}, {Kind: spec.Extend, Layout: layout}}}}
-	plans, err := plan.All(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if plans, err = plan.WithTuned(s, plans, tuned); err != nil {
-		t.Fatal(err)
-	}
-	out, err := emit.Emit(s, plans, templates.FS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := out.Tune(tuned); err != nil {
-		t.Fatal(err)
-	}
-	return out.Bundle(s)
 }
