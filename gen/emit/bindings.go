@@ -199,7 +199,7 @@ func artifacts(m abi.Manifest, embed bool) []Code {
 		if k.Plan.Folds {
 			fields = append(fields, Id("Folds").Op(":").True())
 		}
-		if early(spec.Kind(k.Kind)) {
+		if early(spec.Kind(k.Kind), k.Plan.KeysAhead) {
 			fields = append(fields, Id("Early").Op(":").True())
 		}
 		fields = append(fields,

@@ -96,6 +96,9 @@ func TestTemplates(t *testing.T) {
 			for _, k := range spec.AllKinds {
 				plans = append(plans, plan.Plan{Kind: k, Family: plan.SM80, Targets: s.Targets, Rows: 64, Keys: 64, Stages: 2, Warps: 4})
 			}
+			if s.Cache.Encoding == spec.Raw {
+				plans = append(plans, plan.Plan{Kind: spec.Prefill, Family: plan.SM90, Targets: []spec.Target{"sm_90a"}, Rows: 128, Keys: 128, Stages: 2, Warps: 12, KeysAhead: true})
+			}
 			out, err := Emit(s, plans, templates.FS)
 			if err != nil {
 				t.Fatal(err)
@@ -106,8 +109,8 @@ func TestTemplates(t *testing.T) {
 						t.Errorf("%s:%d: %s", k.File, number+1, line)
 					}
 				}
-				if calls := bytes.Contains(k.Source, []byte("ptx::wait_for_previous_kernel()")); calls != early(k.Plan.Kind) {
-					t.Errorf("%s: waits for the kernel ahead: %v, and may be launched early: %v", k.File, calls, early(k.Plan.Kind))
+				if calls := bytes.Contains(k.Source, []byte("ptx::wait_for_previous_kernel()")); calls != early(k.Plan.Kind, k.Plan.KeysAhead) {
+					t.Errorf("%s: waits for the kernel ahead: %v, and may be launched early: %v", k.File, calls, early(k.Plan.Kind, k.Plan.KeysAhead))
 				}
 				if bytes.Contains(k.Source, []byte("\n\n\n")) {
 					t.Errorf("%s: two blank lines together", k.File)

@@ -288,6 +288,9 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     ptx::barrier_init_fence();
     acquire_maps(params);
   }
+#if KGEN_KEYS_AHEAD
+  ptx::wait_for_previous_kernel();  // which rotates the keys, or is what made the queries
+#endif
 #if KGEN_CLUSTER
   ptx::cluster_sync();
 #else
