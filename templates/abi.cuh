@@ -112,7 +112,7 @@ struct Item {
   int32_t run_end;      // one past the last run
   int32_t slot;         // partial slot of token q_begin, or FINAL
   int32_t slot_stride;  // slots from one token's to the next token's
-  int32_t scratch;      // of several parts: first slot of those that the kernel folds by, slot scratch + l q_count + i for token q_begin + i at level l
+  int32_t scratch;      // of several parts: first slot of those that the kernel folds by, q_count of them at each level
 };
 static_assert(sizeof(Item) == 32, "Item: size");
 static_assert(KGEN_OFFSET(Item, q_begin) == 0, "Item.q_begin: offset");

@@ -301,7 +301,7 @@ func units(s *spec.Spec) {
 // Those of two blocks that share an item.
 var mutationsClusters = []mutation{
 	{"both blocks' rows of the first tokens", spec.Extend, spec.Segment, "return {first, left < most ? left : most};", "return {0, left < most ? left : most};", false},
-	{"results kept where the other block's are", spec.Extend, spec.Segment, "item.scratch + level * item.q_count + token", "item.scratch + level * item.q_count + row / Config::group", false},
+	{"results kept where the other block's are", spec.Extend, spec.Segment, "own_tokens<Config>(item).first * Config::group + row;\n}\n\n// What a folded row", "row;\n}\n\n// What a folded row", false},
 	{"both blocks copy the same pages", spec.Extend, spec.Segment, "return block_in_cluster() * own;", "return 0;", false},
 	{"its own copies alone expected", spec.Extend, spec.Segment, "return Boxes<Config>::of(tile) * Boxes<Config>::rows * (Dim * 2);", "return Boxes<Config>::of(tile) * Boxes<Config>::rows * Dim;", false},
 	{"stages that one block gives back", spec.Extend, spec.Segment, "if (lane < cluster_blocks) ptx::barrier_arrive_at", "if (lane == block_in_cluster()) ptx::barrier_arrive_at", false},

@@ -309,7 +309,7 @@ struct Item {
   int32_t run_end;      // one past the last run
   int32_t slot;         // partial slot of token q_begin, or FINAL
   int32_t slot_stride;  // slots from one token's to the next token's
-  int32_t scratch;      // of several parts: first slot of those that the kernel folds by, slot scratch + l q_count + i for token q_begin + i at level l
+  int32_t scratch;      // of several parts: first slot of those that the kernel folds by, q_count of them at each level
 };
 static_assert(sizeof(Item) == 32, "Item: size");
 static_assert(KGEN_OFFSET(Item, q_begin) == 0, "Item.q_begin: offset");
@@ -1283,12 +1283,13 @@ struct ResultRows {
 };
 
 // Where an item of several parts keeps what a row's results gave at a level of
-// tile/fold.cuh: as RowResult::vector. The kernel alone reads what it writes there.
+// tile/fold.cuh: as RowResult::vector. Those of the KV head's rows follow one another. The
+// kernel alone reads what it writes there.
 template <class Config>
 __device__ __forceinline__ long long scratch_vector(const AttendParams& params, const Item& item, int kv_head, int row, int level) {
-  const int heads = params.kv_heads * Config::group;
-  const int token = own_tokens<Config>(item).first + row / Config::group;
-  return static_cast<long long>(item.scratch + level * item.q_count + token) * heads + query_head<Config>(kv_head, row);
+  const int rows = item.q_count * Config::group;
+  return static_cast<long long>(item.scratch + level * item.q_count) * (params.kv_heads * Config::group) + kv_head * rows +
+         own_tokens<Config>(item).first * Config::group + row;
 }
 
 // What a folded row is multiplied by at the end: the learned sink is in a final result.

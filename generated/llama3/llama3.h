@@ -347,7 +347,7 @@ typedef struct KgenItem {
   int32_t run_end;      // one past the last run
   int32_t slot;         // partial slot of token q_begin, or KGEN_FINAL
   int32_t slot_stride;  // slots from one token's to the next token's
-  int32_t scratch;      // of several parts: first slot of those that the kernel folds by, slot scratch + l q_count + i for token q_begin + i at level l
+  int32_t scratch;      // of several parts: first slot of those that the kernel folds by, q_count of them at each level
 } KgenItem;
 KGEN_STATIC_ASSERT(sizeof(KgenItem) == 32, "KgenItem: size");
 KGEN_STATIC_ASSERT(offsetof(KgenItem, q_begin) == 0, "KgenItem.q_begin: offset");

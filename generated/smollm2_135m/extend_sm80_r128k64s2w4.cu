@@ -309,7 +309,7 @@ struct Item {
   int32_t run_end;      // one past the last run
   int32_t slot;         // partial slot of token q_begin, or FINAL
   int32_t slot_stride;  // slots from one token's to the next token's
-  int32_t scratch;      // of several parts: first slot of those that the kernel folds by, slot scratch + l q_count + i for token q_begin + i at level l
+  int32_t scratch;      // of several parts: first slot of those that the kernel folds by, q_count of them at each level
 };
 static_assert(sizeof(Item) == 32, "Item: size");
 static_assert(KGEN_OFFSET(Item, q_begin) == 0, "Item.q_begin: offset");
@@ -1283,12 +1283,13 @@ struct ResultRows {
 };
 
 // Where an item of several parts keeps what a row's results gave at a level of
-// tile/fold.cuh: as RowResult::vector. The kernel alone reads what it writes there.
+// tile/fold.cuh: as RowResult::vector. Those of the KV head's rows follow one another. The
+// kernel alone reads what it writes there.
 template <class Config>
 __device__ __forceinline__ long long scratch_vector(const AttendParams& params, const Item& item, int kv_head, int row, int level) {
-  const int heads = params.kv_heads * Config::group;
-  const int token = own_tokens<Config>(item).first + row / Config::group;
-  return static_cast<long long>(item.scratch + level * item.q_count + token) * heads + query_head<Config>(kv_head, row);
+  const int rows = item.q_count * Config::group;
+  return static_cast<long long>(item.scratch + level * item.q_count) * (params.kv_heads * Config::group) + kv_head * rows +
+         own_tokens<Config>(item).first * Config::group + row;
 }
 
 // What a folded row is multiplied by at the end: the learned sink is in a final result.
@@ -1396,13 +1397,17 @@ template <class Config, int MTiles, class Tile>
 __device__ __forceinline__ void store_rows(const WarpRows<MTiles>& rows, const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends, int lane, Tile& tile) {
   constexpr int dim = Config::v_head_dim, blocks = dim / 8;
   lane &= 31;  // see warp_rows
-  float lse = 0.f;  // of the lane's row, of 32
+  constexpr int eights = 2 * MTiles;  // of rows: a lane has a row of every four of them
 #pragma unroll
-  for (int i = 0; i < 2 * MTiles; ++i) {
-    const float of_eight = ptx::shuffle(ends.lse[i / 2][i % 2], lane % 8 * 4);
-    if (lane / 8 == i % 4) lse = of_eight;
-    float* const to = rows.of_lane[i / 4].lse;
-    if ((i % 4 == 3 || i == 2 * MTiles - 1) && to != nullptr) *to = stored_log_sum_exp(rows.final, lse);
+  for (int first = 0; first < eights; first += 4) {
+    float lse = 0.f;
+#pragma unroll
+    for (int i = first; i < first + 4 && i < eights; ++i) {
+      const float of_eight = ptx::shuffle(ends.lse[i / 2][i % 2], lane % 8 * 4);
+      if (lane / 8 == i % 4) lse = of_eight;
+    }
+    float* const to = rows.of_lane[first / 4].lse;
+    if (to != nullptr) *to = stored_log_sum_exp(rows.final, lse);
   }
   if (rows.final) {
     store_staged<Config, blocks>(rows, 0, output, ends.factor, 0, lane, tile, [&](int row, int below, int n, float x, float y) {

@@ -104,7 +104,7 @@ type Item struct {
 	RunEnd     int32 // one past the last run
 	Slot       int32 // partial slot of token QBegin, or Final
 	SlotStride int32 // slots from one token's to the next token's
-	Scratch    int32 // of several parts: first slot of those that the kernel folds by, slot Scratch + l QCount + i for token QBegin + i at level l
+	Scratch    int32 // of several parts: first slot of those that the kernel folds by, QCount of them at each level
 }
 
 // Member is one query token of an item of shared_decode; a token that stands in

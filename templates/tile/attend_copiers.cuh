@@ -22,11 +22,7 @@ struct KeyCopier {
       ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::head_dim>(tile));
     }
     ptx::sync_warp();
-#if KGEN_KEYS_AHEAD
-    copy_tile<Config>(shared.key[place.stage], params.k_map, full, rotated_ahead<Config>(t.copies, lane), t.kv_head, params.kv_heads);
-#else
-    copy_tile<Config>(shared.key[place.stage], params.k_map, full, t.copies, t.kv_head, params.kv_heads);
-#endif
+    copy_tile<Config>(shared.key[place.stage], params.k_map, full, of_keys<Config>(t.copies, lane), t.kv_head, params.kv_heads);
     place.advance();
   }
   __device__ __forceinline__ void end() { wait_for_all(shared.key_free, place); }

@@ -6,13 +6,22 @@
 
 namespace kgen {
 
-// The lane's place in a row of scratch: of sixteen columns four, its pairs in two
-// blocks of eight, for 16 bytes an access.
+// Where a lane's pairs of eight rows are in scratch: those of one row in two blocks of eight
+// columns are 16 bytes, and the lanes' follow one another, so that an access of the warp is of
+// whole lines. (By rows it is of half lines: 1 percent longer in all, H200, extend of 64 tokens for
+// 8 or 16 sequences.)
 template <class Config>
-__device__ __forceinline__ float4* scratch_row(const AttendParams& params, const Item& item, int kv_head, int row, int level, int lane) {
-  float* scratch = static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item, kv_head, row, level) * Config::v_head_dim;
-  return reinterpret_cast<float4*>(scratch) + lane % 4;
-}
+struct ScratchRows {
+  float4* first;
+  int step;  // from two blocks of columns to the next two
+
+  __device__ __forceinline__ static ScratchRows of(const AttendParams& params, const Item& item, int kv_head, int first_row, int level, int lane) {
+    const int left = own_rows<Config>(item) - first_row;
+    float* scratch = static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item, kv_head, first_row, level) * Config::v_head_dim;
+    return {reinterpret_cast<float4*>(scratch) + lane, 4 * (left < 8 ? left : 8)};
+  }
+  __device__ __forceinline__ float4& operator[](int i) const { return first[i * step]; }
+};
 
 // Takes a part's rows, of a softmax that is not finished, and folds what the levels below
 // hold onto them. Of a part that is not the last the level above keeps the result; of the
@@ -44,9 +53,9 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (!exists(h)) continue;
-      const float4* row = scratch_row<Config>(params, item, kv_head, row_of(h), level, lane);
+      const auto rows = ScratchRows<Config>::of(params, item, kv_head, first_row + 8 * h, level, lane);
 #pragma unroll
-      for (int i = 0; i < blocks / 2; ++i) kept[h][i] = row[4 * i];
+      for (int i = 0; i < blocks / 2; ++i) kept[h][i] = rows[i];
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -69,11 +78,11 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
       continue;
     }
     if (lane % 4 == 0) *lse_of(h, above) = ends.lse[0][h];
-    float4* row = scratch_row<Config>(params, item, kv_head, row_of(h), above, lane);
+    const auto rows = ScratchRows<Config>::of(params, item, kv_head, first_row + 8 * h, above, lane);
 #pragma unroll
     for (int i = 0; i < blocks / 2; ++i) {
       const float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];
-      row[4 * i] = make_float4(left[2 * h], left[2 * h + 1], right[2 * h], right[2 * h + 1]);
+      rows[i] = make_float4(left[2 * h], left[2 * h + 1], right[2 * h], right[2 * h + 1]);
     }
   }
   return ends;

@@ -222,12 +222,13 @@ struct ResultRows {
 };
 
 // Where an item of several parts keeps what a row's results gave at a level of
-// tile/fold.cuh: as RowResult::vector. The kernel alone reads what it writes there.
+// tile/fold.cuh: as RowResult::vector. Those of the KV head's rows follow one another. The
+// kernel alone reads what it writes there.
 template <class Config>
 __device__ __forceinline__ long long scratch_vector(const AttendParams& params, const Item& item, int kv_head, int row, int level) {
-  const int heads = params.kv_heads * Config::group;
-  const int token = own_tokens<Config>(item).first + row / Config::group;
-  return static_cast<long long>(item.scratch + level * item.q_count + token) * heads + query_head<Config>(kv_head, row);
+  const int rows = item.q_count * Config::group;
+  return static_cast<long long>(item.scratch + level * item.q_count) * (params.kv_heads * Config::group) + kv_head * rows +
+         own_tokens<Config>(item).first * Config::group + row;
 }
 
 // What a folded row is multiplied by at the end: the learned sink is in a final result.

@@ -278,15 +278,15 @@ __device__ __forceinline__ TileCopies look_up(const AttendParams& params, const 
   return {tile, page, run.once != 0, run.ends_part != 0 && tile.begin + Config::keys >= tile.end};
 }
 
-#if KGEN_KEYS_AHEAD
-// Keys that were rotated ahead have pages of their own, one for each entry of the page table.
+// The copies of a tile's keys. Those that were rotated ahead have pages of their own, one for
+// each entry of the page table.
 template <class Config>
-__device__ __forceinline__ TileCopies rotated_ahead(const TileCopies& copies, int lane) {
-  TileCopies keys = copies;
-  keys.page = copies.tile.page + (copies.tile.begin + lane * Boxes<Config>::rows) / Config::page_size;
-  return keys;
-}
+__device__ __forceinline__ TileCopies of_keys(TileCopies copies, int lane) {
+#if KGEN_KEYS_AHEAD
+  copies.page = copies.tile.page + (copies.tile.begin + lane * Boxes<Config>::rows) / Config::page_size;
 #endif
+  return copies;
+}
 
 // Starts a tile's copies of K or V, Dim elements a token; rows of the target that no
 // page has are left as they are. All lanes.

@@ -90,13 +90,17 @@ template <class Config, int MTiles, class Tile>
 __device__ __forceinline__ void store_rows(const WarpRows<MTiles>& rows, const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends, int lane, Tile& tile) {
   constexpr int dim = Config::v_head_dim, blocks = dim / 8;
   lane &= 31;  // see warp_rows
-  float lse = 0.f;  // of the lane's row, of 32
+  constexpr int eights = 2 * MTiles;  // of rows: a lane has a row of every four of them
 #pragma unroll
-  for (int i = 0; i < 2 * MTiles; ++i) {
-    const float of_eight = ptx::shuffle(ends.lse[i / 2][i % 2], lane % 8 * 4);
-    if (lane / 8 == i % 4) lse = of_eight;
-    float* const to = rows.of_lane[i / 4].lse;
-    if ((i % 4 == 3 || i == 2 * MTiles - 1) && to != nullptr) *to = stored_log_sum_exp(rows.final, lse);
+  for (int first = 0; first < eights; first += 4) {
+    float lse = 0.f;
+#pragma unroll
+    for (int i = first; i < first + 4 && i < eights; ++i) {
+      const float of_eight = ptx::shuffle(ends.lse[i / 2][i % 2], lane % 8 * 4);
+      if (lane / 8 == i % 4) lse = of_eight;
+    }
+    float* const to = rows.of_lane[first / 4].lse;
+    if (to != nullptr) *to = stored_log_sum_exp(rows.final, lse);
   }
   if (rows.final) {
     store_staged<Config, blocks>(rows, 0, output, ends.factor, 0, lane, tile, [&](int row, int below, int n, float x, float y) {
