@@ -25,7 +25,7 @@ type benchCommand struct {
 	Spec     string   `arg:"" optional:"" help:"A YAML file; - is standard input." predictor:"spec"`
 	Case     []string `placeholder:"CASE" help:"Cases in place of the usual ones; the forms are above."`
 	Sweep    bool     `help:"Add cases over the length of a context and over Zipf's exponent."`
-	Against  []string `placeholder:"B" help:"Time baselines too: copies, raw, torch, or all." predictor:"baseline"`
+	Against  []string `placeholder:"B" help:"Time baselines too: copies, raw, batching, torch, or all." predictor:"baseline"`
 	Encoding string   `placeholder:"E" help:"An encoding in place of the spec's: segment, raw or baked." predictor:"encoding"`
 	Fixed    bool     `name:"fixed-shares" help:"Give each block of family sm90 its share of the work from the start, not what comes next when it is done."`
 	Parts    int      `placeholder:"N" help:"Give each item of family sm90 up to so many parts of a sequence, a power of two, not as many as are expected to be the fastest."`
@@ -49,14 +49,14 @@ Cases: ` + bench.CaseForms + `. shared is a decode step of sequences that hold o
 		`their own; zipf one of sequences that hold HELD of many documents, drawn by Zipf's law with exponent S. OWN may be a range, such as 64-192.
 
 Baselines: copies is Block-Attention: each request's documents copied to pages of its own and turned, then the classical kernel (baked), ` +
-		`and where documents are shared the same with copies kept in an LRU list; raw rotates un-rotated keys as they come; torch is cuDNN's and ` +
+		`and where documents are shared the same with copies kept in an LRU list; raw rotates un-rotated keys as they come; batching is the same kernels with the spec's other batching, in steps of extend of several sequences; torch is cuDNN's and ` +
 		`FlashAttention-2's by a python3 that has torch.`
 }
 
 // Baselines that --against names.
 type baseline string
 
-var allBaselines = []baseline{"copies", "raw", "torch", "all"}
+var allBaselines = []baseline{"copies", "raw", "batching", "torch", "all"}
 
 func (c *benchCommand) Run(ctx context.Context, a *app) error {
 	if c.HTML != "" {
@@ -259,6 +259,8 @@ func (m *measurement) run(ctx context.Context, cases []bench.Case, against []bas
 				return report, err
 			}
 			o.Against = append(o.Against, bench.Raw(m.spec, rotating))
+		case "batching":
+			o.Against = append(o.Against, bench.Batching(m.spec, k))
 		case "torch":
 			torch, err := bench.StartTorch(ctx, m.spec, bench.TorchOptions{Repeats: o.Repeats, Clean: m.command.Clean})
 			if err != nil {

@@ -48,6 +48,36 @@ func (r raw) time(ctx context.Context, t *timer, p *Problem) ([]Peer, error) {
 	return []Peer{{Name: r.Name(), Times: times}}, err
 }
 
+// Batching is the same by the same kernels with the spec's other batching, where items have
+// several parts.
+func Batching(s spec.Spec, k Kernels) Baseline {
+	if s.Batching == spec.Fastest {
+		s.Batching = spec.Bitwise
+	} else {
+		s.Batching = spec.Fastest
+	}
+	return batching{s, k}
+}
+
+type batching struct {
+	spec    spec.Spec
+	kernels Kernels
+}
+
+func (b batching) Name() string { return "batching: " + string(b.spec.Batching) }
+
+func (b batching) time(ctx context.Context, t *timer, p *Problem) ([]Peer, error) {
+	if p.c.Kind != spec.Extend {
+		return nil, nil
+	}
+	st, err := p.attend(b.kernels, b.spec, p.layout.Sequences, p.cache)
+	if err != nil || st.parts == 1 {
+		return nil, err
+	}
+	times, err := t.measure(ctx, st.launch)
+	return []Peer{{Name: b.Name(), Times: times}}, err
+}
+
 // Materialiser copies segments to pages of a sequence's own, K turned to its place.
 type Materialiser interface {
 	Materialise(s cuda.Stream, p abi.MaterialiseParams) error

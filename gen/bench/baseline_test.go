@@ -12,6 +12,7 @@ import (
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cpu"
 	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/numeric"
 	"github.com/kgen-project/kgen/runtime/rope"
 )
@@ -201,6 +202,79 @@ func TestRun(t *testing.T) {
 		}
 		if row.Case != cases[i].String() || row.Median <= 0 || row.Limit <= 0 || row.Fraction <= 0 || row.TFLOPs <= 0 || row.TBs <= 0 || row.Bytes > row.PlainBytes {
 			t.Errorf("%+v", row)
+		}
+	}
+}
+
+// folding is kernels that take items of several parts.
+type folding struct{ cpuKernels }
+
+func (k folding) Choose(kind abi.Kind, _, _ int) kernel.Choice {
+	return kernel.Choice{Kind: kind, Rows: 16, Keys: 16, Blocks: 16, Resident: 8, Tokens: 64, Folds: true}
+}
+
+func (k folding) Attend(s cuda.Stream, c kernel.Choice, p abi.AttendParams) error {
+	if c.Kind == abi.KindDecode {
+		return k.Decode(s, p)
+	}
+	return k.Extend(s, p)
+}
+
+func (folding) MapChoice(kernel.Choice, abi.DevicePtr, abi.DevicePtr, int, int) (*kernel.CacheMaps, error) {
+	return &kernel.CacheMaps{}, nil
+}
+
+func (k folding) MapKeys(c kernel.Choice, keys abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error) {
+	return k.MapChoice(c, keys, 0, pages, kvHeads)
+}
+
+// The other batching is timed where it makes a difference, and computes the same.
+func TestBatching(t *testing.T) {
+	dev, s := openCPU(t), small(t)
+	plain := onCPU(t, dev, s)
+	k := Kernels{Launcher: folding{plain.Launcher.(cpuKernels)}, Tiles: plain.Tiles}
+	for _, mode := range []spec.Mode{spec.Bitwise, spec.Fastest} {
+		s.Batching = mode
+		other := Batching(s, k).(batching)
+		if other.spec.Batching == mode {
+			t.Fatalf("%s is timed against itself", mode)
+		}
+		for _, test := range []struct {
+			c     Case
+			times int
+		}{
+			{Case{Kind: spec.Extend, Batch: 8, Query: 5, Context: 700}, 1},
+			{Case{Kind: spec.Extend, Batch: 1, Query: 5, Context: 60}, 0}, // of one part
+			{Case{Kind: spec.Decode, Batch: 8, Query: 1, Context: 700}, 0},
+		} {
+			rows, err := Run(t.Context(), dev, s, k, []Case{test.c}, Options{Repeats: 1, Against: []Baseline{other}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if against := rows[0].Against; len(against) != test.times || len(against) > 0 && against[0].Name != "batching: "+string(other.spec.Batching) {
+				t.Errorf("%s, %s: baselines %+v", mode, test.c, against)
+			}
+			p, err := NewProblem(dev, s, test.c, 5)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Free()
+			clock, err := newTimer(dev, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer clock.close()
+			var outs [2][]float64
+			for i, s := range []spec.Spec{s, other.spec} {
+				st, err := p.attend(k, s, p.layout.Sequences, p.cache)
+				if err != nil {
+					t.Fatal(err)
+				}
+				outs[i] = outputs(t, clock, p, st.launch)
+			}
+			if e := relative(outs[1], outs[0]); !(e < 0.01) || e == 0 && test.times > 0 {
+				t.Errorf("%s, %s: the outputs differ by %g", mode, test.c, e)
+			}
 		}
 	}
 }

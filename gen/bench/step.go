@@ -184,7 +184,7 @@ func (p *Problem) scheduleOptions(k Kernels, s spec.Spec) schedule.Options {
 		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize,
 	}
 	if how.Folds {
-		o.Fold, o.PartsPerItem = true, p.PartsPerItem
+		o.Fold, o.PartsPerItem, o.Whole = true, p.PartsPerItem, s.Whole(p.c.Kind)
 	}
 	if p.c.Kind != spec.Prefill {
 		o = o.FillBy(how.Blocks, how.Resident, s.Model.KVHeads, how.Tokens)

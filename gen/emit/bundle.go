@@ -35,7 +35,7 @@ func constants(s spec.Spec) kernel.Spec {
 	scale, rotated := s.Rope.ScoreFactors(s.Model.HeadDim)
 	return kernel.Spec{
 		KVHeads: s.Model.KVHeads, Group: s.Model.Group(), HeadDim: s.Model.HeadDim, VHeadDim: s.Model.VHeadDim, PageSize: s.Cache.PageSize,
-		Encoding: string(s.Cache.Encoding), Sharing: string(s.Sharing), Rope: s.Rope, Scale: float32(s.Scale * scale), RopeScale: float32(rotated),
+		Encoding: string(s.Cache.Encoding), Sharing: string(s.Sharing), Batching: string(s.Batching), Rope: s.Rope, Scale: float32(s.Scale * scale), RopeScale: float32(rotated),
 		Causal: s.Masks.Causal, Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens,
 	}
 }

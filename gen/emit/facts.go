@@ -32,6 +32,7 @@ func Facts(s spec.Spec) []Fact {
 		{"SinkLogits", "SINK_LOGITS", s.Masks.SinkLogits, "a launch gives a learned logit for each query head"},
 		{"SoftCap", "SOFT_CAP", s.Masks.SoftCap, "score = cap * tanh(score / cap); 0: none"},
 		{"Sharing", "SHARING", string(s.Sharing), "fastest, or bitwise: the bits of a result never depend on who else holds a chunk"},
+		{"Batching", "BATCHING", string(s.Batching), "bitwise, or fastest: the last bits of extend's results may depend on what else is in the step"},
 		{"Scale", "SCALE", s.Scale * scale, "AttendParams.Scale of the model"},
 		{"RopeScale", "ROPE_SCALE", rotated, "AttendParams.RopeScale of the model"},
 	}

@@ -52,7 +52,7 @@ func Import(file string, configJSON []byte) ([]byte, error) {
 	im.checkLayerTypes(im.spec.Masks.Window)
 	im.from("masks.window", im.config, "sliding_window")
 	im.spec.Cache = spec.Cache{PageSize: 16, Layout: spec.NHD, Encoding: spec.Segment}
-	im.spec.Sharing = spec.Fastest
+	im.spec.Sharing, im.spec.Batching = spec.Fastest, spec.Bitwise
 	im.spec.Kinds, im.spec.Targets = spec.AllKinds, []spec.Target{"sm_80", "sm_90a"}
 	im.spec.Name = im.name()
 	im.inertFields()

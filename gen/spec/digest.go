@@ -48,6 +48,9 @@ func canonical(s Spec) string {
 	line("soft_cap", s.Masks.SoftCap)
 	line("scale", s.Scale)
 	line("sharing", s.Sharing)
+	if s.Batching != Bitwise { // specs that are older than the field keep their digests
+		line("batching", s.Batching)
+	}
 	line("kernels", join(s.Kinds))
 	line("targets", join(s.Targets))
 	for _, k := range AllKinds {

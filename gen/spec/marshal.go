@@ -38,6 +38,9 @@ func Marshal(s Spec) []byte {
 	if s.Sharing == Bitwise {
 		w.line("sharing", s.Sharing)
 	}
+	if s.Batching == Fastest {
+		w.line("batching", s.Batching)
+	}
 	if !slices.Equal(s.Kinds, AllKinds) {
 		w.line("kernels", "["+join(s.Kinds)+"]")
 	}

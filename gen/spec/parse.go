@@ -47,13 +47,14 @@ func Parse(file string, data []byte) (Spec, error) {
 
 func (r *reader) spec(root *yaml.Node) Spec {
 	s := Spec{
-		Model:   Model{DType: BF16},
-		Rule:    rope.Rule{Pairing: rope.Half},
-		Cache:   Cache{PageSize: 16, Layout: NHD, Encoding: Segment},
-		Masks:   Masks{Causal: true},
-		Sharing: Fastest,
-		Kinds:   slices.Clone(AllKinds),
-		Targets: []Target{"sm_80", "sm_90a"},
+		Model:    Model{DType: BF16},
+		Rule:     rope.Rule{Pairing: rope.Half},
+		Cache:    Cache{PageSize: 16, Layout: NHD, Encoding: Segment},
+		Masks:    Masks{Causal: true},
+		Sharing:  Fastest,
+		Batching: Bitwise,
+		Kinds:    slices.Clone(AllKinds),
+		Targets:  []Target{"sm_80", "sm_90a"},
 	}
 	r.section(root, "", []field{
 		{"name", true, r.name(&s.Name)},
@@ -62,7 +63,8 @@ func (r *reader) spec(root *yaml.Node) Spec {
 		{"cache", false, r.cache(&s.Cache)},
 		{"masks", false, r.masks(&s.Masks)},
 		{"scale", false, r.positive(&s.Scale)},
-		{"sharing", false, word(r, &s.Sharing, []Sharing{Fastest, Bitwise}, nil)},
+		{"sharing", false, word(r, &s.Sharing, []Mode{Fastest, Bitwise}, nil)},
+		{"batching", false, word(r, &s.Batching, []Mode{Bitwise, Fastest}, nil)},
 		{"kernels", false, words(r, &s.Kinds, AllKinds)},
 		{"targets", false, words(r, &s.Targets, AllTargets)},
 		{"tiles", false, r.tiles(&s.Tiles)},
@@ -115,6 +117,9 @@ func (r *reader) resolve(s *Spec) {
 		r.fail("kernels", "shared_decode needs merge too: its results are partial, always")
 	case !shares && r.given("sharing"):
 		r.fail("sharing", "kernels does not list shared_decode")
+	}
+	if r.ok("kernels") && r.given("batching") && !slices.Contains(s.Kinds, Extend) {
+		r.fail("batching", "kernels does not list extend")
 	}
 }
 

@@ -62,12 +62,13 @@ func TestDefaults(t *testing.T) {
 		Rule:  rope.Rule{Type: rope.Default, Pairing: rope.Half, RotaryDim: 64, Theta: 10000},
 		Rope: rope.Variant{Type: rope.Default, Pairing: rope.Half, RotaryDim: 64, AttentionFactor: 1,
 			MaxPosition: rope.DefaultMaxPosition},
-		Cache:   Cache{16, NHD, Segment},
-		Masks:   Masks{Causal: true},
-		Sharing: Fastest,
-		Scale:   0.125,
-		Kinds:   AllKinds,
-		Targets: []Target{"sm_80", "sm_90a"},
+		Cache:    Cache{16, NHD, Segment},
+		Masks:    Masks{Causal: true},
+		Sharing:  Fastest,
+		Batching: Bitwise,
+		Scale:    0.125,
+		Kinds:    AllKinds,
+		Targets:  []Target{"sm_80", "sm_90a"},
 	}
 	if diff := cmp.Diff(want, s); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
@@ -84,13 +85,14 @@ func TestEveryFieldIsRead(t *testing.T) {
 			Factor: 4.5, OriginalMaxPosition: 32768, BetaFast: 16, BetaSlow: 2, NoTruncate: true, MScale: 1, MScaleAllDim: 0.707},
 		Rope: rope.Variant{Type: rope.YaRN, Pairing: rope.Interleaved, RotaryDim: 80, MaxPosition: 65537,
 			AttentionFactor: (0.1*math.Log(4.5) + 1) / (0.0707*math.Log(4.5) + 1)},
-		Cache:   Cache{1, HND, Raw},
-		Masks:   Masks{Causal: true, Window: 4096, SinkTokens: 4, SinkLogits: true, SoftCap: 50},
-		Scale:   0.0625,
-		Sharing: Bitwise,
-		Kinds:   []Kind{Append, Extend, Decode, SharedDecode, Merge},
-		Targets: []Target{"sm_80", "sm_120a"},
-		Tiles:   map[Kind]Tile{Extend: {128, 64, 2, 8}, Decode: {Stages: 4}, SharedDecode: {Keys: 32}},
+		Cache:    Cache{1, HND, Raw},
+		Masks:    Masks{Causal: true, Window: 4096, SinkTokens: 4, SinkLogits: true, SoftCap: 50},
+		Scale:    0.0625,
+		Sharing:  Bitwise,
+		Batching: Fastest,
+		Kinds:    []Kind{Append, Extend, Decode, SharedDecode, Merge},
+		Targets:  []Target{"sm_80", "sm_120a"},
+		Tiles:    map[Kind]Tile{Extend: {128, 64, 2, 8}, Decode: {Stages: 4}, SharedDecode: {Keys: 32}},
 	}
 	if diff := cmp.Diff(want, s); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
@@ -225,7 +227,7 @@ func TestDocumentedExamples(t *testing.T) {
 		}
 		for _, field := range []string{"model.v_head_dim", "model.dtype", "cache.page_size", "cache.layout", "cache.encoding",
 			"masks.causal", "masks.window", "masks.sink_tokens", "masks.sink_logits", "masks.soft_cap",
-			"scale", "sharing", "kernels", "targets", "tiles.prefill", "tiles.extend.rows", "tiles.extend.keys", "tiles.extend.stages",
+			"scale", "sharing", "batching", "kernels", "targets", "tiles.prefill", "tiles.extend.rows", "tiles.extend.keys", "tiles.extend.stages",
 			"tiles.extend.warps", "tiles.decode.stages"} {
 			if s.Positions[field].Line == 0 {
 				t.Errorf("the example has no %s", field)

@@ -13,17 +13,18 @@ import (
 // time. A Spec returned by [Parse] is resolved: every default is filled in and
 // every field is valid.
 type Spec struct {
-	Name    string
-	Model   Model
-	Rule    rope.Rule // what Rope was resolved from
-	Rope    rope.Variant
-	Cache   Cache
-	Masks   Masks
-	Scale   float64       // score scale without the RoPE attention factor; default 1/sqrt(head dim)
-	Sharing Sharing       // has no effect without SharedDecode among Kinds
-	Kinds   []Kind        // in the order of AllKinds
-	Targets []Target      // in the order of AllTargets
-	Tiles   map[Kind]Tile // kinds given by hand; a kind that is absent is auto
+	Name     string
+	Model    Model
+	Rule     rope.Rule // what Rope was resolved from
+	Rope     rope.Variant
+	Cache    Cache
+	Masks    Masks
+	Scale    float64       // score scale without the RoPE attention factor; default 1/sqrt(head dim)
+	Sharing  Mode          // of chunks that several sequences hold; has no effect without SharedDecode among Kinds
+	Batching Mode          // of a sequence's parts; has no effect without Extend among Kinds
+	Kinds    []Kind        // in the order of AllKinds
+	Targets  []Target      // in the order of AllTargets
+	Tiles    map[Kind]Tile // kinds given by hand; a kind that is absent is auto
 
 	// Positions says where the file gives a field, by its path, such as
 	// tiles.prefill.rows. A field that the file leaves out is not in it.
@@ -45,6 +46,10 @@ func WithEncoding(s Spec, e Encoding) Spec {
 	}
 	return s
 }
+
+// Whole reports whether a kernel of the kind walks the parts of an item as one: see
+// schedule.Options.
+func (s Spec) Whole(k Kind) bool { return k == Extend && s.Batching == Fastest }
 
 // RotatesKeys reports whether attending kernels rotate the keys that they read.
 func (s Spec) RotatesKeys() bool { return s.Cache.Encoding == Raw && s.Rope.RotaryDim > 0 }
@@ -105,12 +110,12 @@ type Masks struct {
 	SoftCap    float64 // score = cap * tanh(score / cap); 0: none
 }
 
-// Sharing says how chunks that several sequences hold are read by a schedule.
-type Sharing string
+// Mode says what comes first where a step's other sequences could make one faster.
+type Mode string
 
 const (
-	Fastest Sharing = "fastest" // once for all who hold them, where that is expected to be faster
-	Bitwise Sharing = "bitwise" // so that a sequence's results have the same bits whoever else holds its chunks
+	Fastest Mode = "fastest" // time
+	Bitwise Mode = "bitwise" // that a sequence's results have the same bits whatever else is in the step
 )
 
 // Kind is a kernel kind.

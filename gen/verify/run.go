@@ -85,12 +85,17 @@ func (r *attendRun) mapCache() error {
 }
 
 // twice runs all sequences two times, for the same bits: first with blocks that take
-// work as they get to it, then with shares that are fixed, and with parts in other groups.
+// work as they get to it, then with shares that are fixed, and with parts in other groups
+// where these don't matter.
 func (r *attendRun) twice(ctx context.Context) (outputs, error) {
 	rng := rand.New(rand.NewPCG(r.c.layoutSeed, 2))
 	groups := []int{1, 2, 4, 64, 0} // 0: as package schedule chooses
 	i := rng.IntN(len(groups))
 	j := (i + 1 + rng.IntN(len(groups)-1)) % len(groups)
+	if r.bench.spec.Whole(r.c.kind) {
+		i %= len(groups) - 1
+		j = i
+	}
 	r.partsPerItem = groups[i]
 	first, err := r.launch(ctx, r.c.everySequence())
 	if err != nil {
@@ -341,7 +346,7 @@ func (r *attendRun) scheduleOptions(kind spec.Kind) schedule.Options {
 		SplitTokens: c.splitTokens, MaxItems: c.maxItems, PageSize: s.Cache.PageSize,
 	}
 	if r.kernels.Folds[kind] {
-		o.Fold, o.PartsPerItem = true, r.partsPerItem
+		o.Fold, o.PartsPerItem, o.Whole = true, r.partsPerItem, s.Whole(kind)
 	}
 	return o
 }

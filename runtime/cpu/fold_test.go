@@ -3,7 +3,6 @@ package cpu
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"math"
 	"math/bits"
 	"math/rand/v2"
@@ -126,6 +125,41 @@ func foldConfigs() []Config {
 	return []Config{c, window, sinks}
 }
 
+// Parts that are walked as one give the results of those that are folded, but for rounding.
+func TestWholeItems(t *testing.T) {
+	for i, c := range foldConfigs() {
+		t.Run(string(c.Encoding), func(t *testing.T) {
+			dev := Open(Options{Workers: 2})
+			defer dev.Close()
+			k, err := NewKernels(dev, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			others := 0
+			for seed := range uint64(40) {
+				s := newFoldStep(t, dev, k, rand.New(rand.NewPCG(seed, uint64(i))))
+				s.options.Fold, s.options.PartsPerItem = true, 1<<(1+seed%6)
+				folded, _ := s.run(t)
+				s.options.Whole = true
+				whole, _ := s.run(t)
+				if !bytes.Equal(whole, folded) {
+					others++
+				}
+				want, got := numeric.BF16.Decode(folded), numeric.BF16.Decode(whole)
+				heads := s.tokens * int(s.attend.KVHeads) * c.Group
+				for j := range want[:heads*c.VHeadDim] {
+					if !(math.Abs(got[j]-want[j]) <= 2*numeric.BF16.Epsilon()*max(1, math.Abs(want[j]))) {
+						t.Fatalf("seed %d: output %d is %g, folded %g", seed, j, got[j], want[j])
+					}
+				}
+			}
+			if others < 10 {
+				t.Errorf("%d of 40 steps differ at all", others)
+			}
+		})
+	}
+}
+
 // However the parts of a step are grouped into items, its results have the same bits.
 func TestGroupsGiveTheSameBits(t *testing.T) {
 	for i, c := range foldConfigs() {
@@ -139,9 +173,11 @@ func TestGroupsGiveTheSameBits(t *testing.T) {
 			several := 0
 			for seed := range uint64(40) {
 				s := newFoldStep(t, dev, k, rand.New(rand.NewPCG(seed, uint64(i))))
-				want, _ := s.run(t, false, 0)
+				s.options.Fold = false
+				want, _ := s.run(t)
 				for _, n := range []int{0, 2, 4, 8, 64} {
-					got, lists := s.run(t, true, n)
+					s.options.Fold, s.options.PartsPerItem = true, n
+					got, lists := s.run(t)
 					if !bytes.Equal(got, want) {
 						t.Fatalf("seed %d: %d parts an item give other bits: items %+v", seed, lists.PartsPerItem, lists.Items)
 					}
@@ -222,12 +258,10 @@ func newFoldStep(t *testing.T, dev *Device, k *Kernels, rng *rand.Rand) *foldSte
 	return s
 }
 
-// run returns the outputs and the log-sum-exps.
-func (s *foldStep) run(t *testing.T, fold bool, perItem int) ([]byte, schedule.Lists) {
+// run returns the outputs and, behind them, the log-sum-exps.
+func (s *foldStep) run(t *testing.T) ([]byte, schedule.Lists) {
 	t.Helper()
-	o := s.options
-	o.Fold, o.PartsPerItem = fold, perItem
-	lists, err := schedule.Build(s.sequences, o)
+	lists, err := schedule.Build(s.sequences, s.options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +287,7 @@ func (s *foldStep) run(t *testing.T, fold bool, perItem int) ([]byte, schedule.L
 	out, lse := make([]byte, elementBytes*s.tokens*heads*dim), make([]byte, 4*s.tokens*heads)
 	err = errors.Join(err, s.dev.Synchronize(t.Context(), 0), s.dev.Download(out, p.Out), s.dev.Download(lse, p.LSE))
 	if err != nil {
-		t.Fatal(fmt.Errorf("%d parts an item: %w", perItem, err))
+		t.Fatalf("%d parts an item: %v", s.options.PartsPerItem, err)
 	}
 	return append(out, lse...), lists
 }

@@ -12,6 +12,7 @@ type Spec struct {
 	PageSize   int // tokens
 	Encoding   string
 	Sharing    string
+	Batching   string
 	Rope       rope.Variant
 	Scale      float32 // abi.AttendParams.Scale of the model
 	RopeScale  float32 // likewise

@@ -172,7 +172,7 @@ func TestStepAfterStep(t *testing.T) {
 		}
 		o.OnceTokens = rng.IntN(2) * rng.IntN(2000)
 		server := newServer(rng)
-		o.Fold = seed%7 > 2
+		o.Fold, o.Whole = seed%7 > 2, seed%7 > 4
 		var b schedule.SharedBuilder
 		var plain schedule.Builder
 		var runs, sharedRuns mirror[abi.Run]
@@ -285,7 +285,7 @@ func TestManyStepsOfManySequences(t *testing.T) {
 	for seed := range uint64(6) {
 		rng := rand.New(rand.NewPCG(seed, 11))
 		o, s := options(), sharedOptions()
-		o.Fold = seed%2 == 0
+		o.Fold, o.Whole = seed%2 == 0, seed%4 == 0
 		o.OnceTokens = int(seed%3) * 30000
 		if seed%4 == 3 {
 			o.MaxItems = 4 // so that the distance of the cuts changes as own tokens grow

@@ -176,6 +176,7 @@ func (b *Builder) place(most int32, sorted bool, scratch int32) {
 		b.fillBuckets(most, shift)
 	}
 	all, buckets, keys, parts, run := b.items, &b.buckets, b.keys, b.parts.all, int32(0)
+	whole := b.options.Whole
 	for j := range b.tiles {
 		t := &b.tiles[j]
 		items, perItem, of := t.items(), t.perItem, parts[:t.parts]
@@ -195,7 +196,7 @@ func (b *Builder) place(most int32, sorted bool, scratch int32) {
 			item := &all[at]
 			item.QBegin, item.QCount, item.QIndex, item.RunBegin, item.RunEnd = begin, count, index, run, end
 			item.Slot, item.SlotStride, item.Scratch = slot, stride, 0
-			if n > 1 {
+			if n > 1 && !whole {
 				item.Scratch = scratch
 				scratch += count * int32(foldLevels(n))
 			}

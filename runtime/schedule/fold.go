@@ -143,7 +143,7 @@ func (t *tile) folds() bool { return t.parts > 1 && t.shared == 0 }
 // fold puts the parts of the tiles into items of perItem, and returns the slots that the
 // kernel folds them by: see [abi.Item].
 func (b *Builder) fold(perItem int32) (scratch int) {
-	whole := foldLevels(perItem)
+	full := b.scratchLevels(perItem)
 	for i := range b.tiles {
 		t := &b.tiles[i]
 		if !t.folds() {
@@ -151,7 +151,7 @@ func (b *Builder) fold(perItem int32) (scratch int) {
 		}
 		t.perItem = perItem
 		items := t.items()
-		levels := int(items-1)*whole + foldLevels(t.parts-(items-1)*perItem)
+		levels := int(items-1)*full + b.scratchLevels(t.parts-(items-1)*perItem)
 		scratch += int(t.count) * levels
 		if items == 1 {
 			items = 0 // which writes its output itself
@@ -159,6 +159,14 @@ func (b *Builder) fold(perItem int32) (scratch int) {
 		b.addSlots(t.begin, t.count, items)
 	}
 	return scratch
+}
+
+// scratchLevels is the slots of each query token that an item of so many parts has to fold by.
+func (b *Builder) scratchLevels(parts int32) int {
+	if b.options.Whole {
+		return 0
+	}
+	return foldLevels(parts)
 }
 
 // foldLevels is the results that wait for others while so many parts are folded: the

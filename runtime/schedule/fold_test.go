@@ -89,6 +89,31 @@ func tilesOf(t *testing.T, l schedule.Lists, sequences ...schedule.Sequence) map
 	return tiles
 }
 
+// checkWhole is that lists of the same items, whose parts are walked as one, differ in just that
+// and in the slots that this spares.
+func checkWhole(t *testing.T, sequences []schedule.Sequence, o schedule.Options) {
+	t.Helper()
+	folded, err := schedule.Build(sequences, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Whole = true
+	whole, err := schedule.Build(sequences, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range folded.Items {
+		folded.Items[i].Scratch = 0
+	}
+	for i := range folded.Runs {
+		folded.Runs[i].EndsPart = 0
+	}
+	folded.Slots = folded.Merged()
+	if !same(whole, folded) {
+		t.Fatalf("options %+v, sequences %+v:\n%+v, want\n%+v", o, sequences, whole, folded)
+	}
+}
+
 // checkFold is that however parts are grouped, tiles have the same parts in the same
 // order, and no more items and slots than with an item for each part; alone and in a batch.
 // It returns how many parts an item had.
@@ -141,6 +166,7 @@ func TestFold(t *testing.T) {
 	for seed := range uint64(3000) {
 		sequences, o := randomParts(rand.New(rand.NewPCG(seed, 7)))
 		grouped[checkFold(t, &b, sequences, o)]++
+		checkWhole(t, sequences, o)
 	}
 	for _, n := range []int{1, 2, 4, 8, 16, 32} {
 		if grouped[n] < 100 {

@@ -1,7 +1,8 @@
 // Package schedule turns the sequences of one step into the work lists that a
 // kernel walks. It is pure: the same sequence gives the same tiles, runs and parts
 // whatever else is in the batch. Only Run.Once, and how many parts an item has, say
-// something of the others, and neither changes a bit of a result.
+// something of the others, and neither changes a bit of a result, but for the latter with
+// [Options].Whole.
 //
 // A row is one query token by one query head. A tile is query tokens of one sequence whose
 // rows a block of the kernel works on at a time. A run ([abi.Run]) is tokens of one segment
@@ -73,6 +74,10 @@ type Options struct {
 	// item for each part. There are never more slots than without.
 	Fold         bool
 	PartsPerItem int
+	// Whole has the kernel walk an item's parts as one, in place of folding their results: that
+	// takes no slots and less time, and the last bits of a result depend on PartsPerItem, so on
+	// the step's other sequences where it is 0.
+	Whole bool
 	// AtOnce is how many items, for all KV heads, the device runs at a time, to choose
 	// PartsPerItem by; 0: MaxItems.
 	AtOnce int

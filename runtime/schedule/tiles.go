@@ -135,6 +135,10 @@ func (m *tileMaker) list(t *tile, segments []Segment, o *Options) (cut int) {
 	parts, p := m.parts[:cap(m.parts)], 0
 	keys, before := 0, 0 // of the tile's runs so far, and of those before the part
 	mask := max(1, o.PageSize) - 1
+	ends := int32(1) // EndsPart of the last run of a part
+	if o.Whole {
+		ends = 0
+	}
 	unit := t.unit
 	next := unit // the cut that comes next, counted from the start of the segment
 	for i := range segments {
@@ -154,7 +158,7 @@ func (m *tileMaker) list(t *tile, segments []Segment, o *Options) (cut int) {
 				if begin >= next {
 					if keys > before {
 						parts[p] = part{int32(n), int32(keys)}
-						runs[n-1].EndsPart = 1
+						runs[n-1].EndsPart = ends
 						p++
 						before = keys
 					}
@@ -175,7 +179,7 @@ func (m *tileMaker) list(t *tile, segments []Segment, o *Options) (cut int) {
 				}
 				r := runs[n : n+2]
 				r[0].Page, r[0].Begin, r[0].End, r[0].Offset = segment.Page, int32(begin), int32(middle), segment.Offset
-				r[0].Causal, r[0].Once, r[0].EndsPart = causal, 0, int32(inside)
+				r[0].Causal, r[0].Once, r[0].EndsPart = causal, 0, int32(inside)&ends
 				r[1].Page, r[1].Begin, r[1].End, r[1].Offset = segment.Page, int32(middle), int32(last), segment.Offset
 				r[1].Causal, r[1].Once, r[1].EndsPart = causal, 0, 0
 				keys += middle - begin
@@ -198,7 +202,7 @@ func (m *tileMaker) list(t *tile, segments []Segment, o *Options) (cut int) {
 	}
 	parts[p] = part{int32(n), int32(keys)}
 	if keys > before {
-		runs[n-1].EndsPart = 1
+		runs[n-1].EndsPart = ends
 	}
 	t.parts, t.keys = int32(p+1), int32(keys)
 	m.runs, m.parts = runs[:n], parts[:p+1]

@@ -48,7 +48,8 @@
 // whether or not its documents have been evicted and restored meanwhile. With
 // kernels that have shared decode, that holds where [Model].Sharing is bitwise; where
 // it is fastest, the bits of a decode step depend on which of the sequence's
-// documents others in the batch hold, and on nothing else.
+// documents others in the batch hold, and on nothing else. Where [Model].Batching is
+// fastest, the last bits of extend's outputs depend on how long the step's other sequences are.
 //
 // A call that fails leaves sequences and registry as they were, and later calls are
 // served. Its error says which argument is wrong, or wraps one of [ErrNoPages],

@@ -31,6 +31,7 @@ func TestNewErrors(t *testing.T) {
 		{func(m *serve.Model, _ *serve.Options) { m.Group = 100 }, "a token's group of query heads takes 100"},
 		{func(m *serve.Model, _ *serve.Options) { m.Encoding = "packed" }, `Encoding is "packed", want segment, raw or baked`},
 		{func(m *serve.Model, _ *serve.Options) { m.Sharing = "both" }, `Sharing is "both", want fastest or bitwise`},
+		{func(m *serve.Model, _ *serve.Options) { m.Batching = "both" }, `Batching is "both", want fastest or bitwise`},
 		{func(m *serve.Model, _ *serve.Options) { m.Scale = 0 }, "Scale is 0"},
 		{func(m *serve.Model, _ *serve.Options) { m.Window = -1 }, "Window is -1"},
 		{func(m *serve.Model, _ *serve.Options) { m.MaxPosition = 5000 }, "MaxPosition is 5000, and its RoPE table ends at 4096"},

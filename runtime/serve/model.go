@@ -70,6 +70,10 @@ type Model struct {
 	// is expected to be faster; "" is the same. bitwise: so that a sequence's
 	// outputs have the same bits whoever else holds its chunks.
 	Sharing string
+	// Batching says how extend computes what it reads of one sequence, where a block takes
+	// several parts of it. bitwise: part by part, so that a sequence's outputs have the same bits
+	// whatever else is in the batch; "" is the same. fastest: as one.
+	Batching string
 
 	Rope       rope.Variant
 	Scale      float32 // as in abi.AttendParams
@@ -89,7 +93,7 @@ func ModelOf(b kernel.Bundle, name string, layers int) Model {
 	return Model{
 		Name: name, SpecDigest: b.SpecDigest, Layers: layers,
 		KVHeads: s.KVHeads, Group: s.Group, HeadDim: s.HeadDim, VHeadDim: s.VHeadDim, PageSize: s.PageSize,
-		Encoding: s.Encoding, Sharing: s.Sharing, Rope: s.Rope, Scale: s.Scale, RopeScale: s.RopeScale,
+		Encoding: s.Encoding, Sharing: s.Sharing, Batching: s.Batching, Rope: s.Rope, Scale: s.Scale, RopeScale: s.RopeScale,
 		Causal: s.Causal, Window: s.Window, SinkTokens: s.SinkTokens,
 	}
 }
@@ -126,6 +130,12 @@ func (m Model) checkSpec(k Kernels) error {
 // baked is the encoding that fixes a chunk's position.
 const baked = "baked"
 
+// The values of Model.Sharing and Model.Batching.
+const (
+	fastest = "fastest"
+	bitwise = "bitwise"
+)
+
 func (m Model) queryHeads() int { return m.KVHeads * m.Group }
 
 func (m Model) shape() kvcache.Shape {
@@ -145,8 +155,10 @@ func (m Model) check() error {
 	if m.Encoding != "segment" && m.Encoding != "raw" && m.Encoding != baked {
 		errs = append(errs, fmt.Errorf("the model's Encoding is %q, want segment, raw or baked", m.Encoding))
 	}
-	if m.Sharing != "" && m.Sharing != sharingFastest && m.Sharing != sharingBitwise {
-		errs = append(errs, fmt.Errorf("the model's Sharing is %q, want %s or %s", m.Sharing, sharingFastest, sharingBitwise))
+	for _, mode := range []struct{ field, is string }{{"Sharing", m.Sharing}, {"Batching", m.Batching}} {
+		if mode.is != "" && mode.is != fastest && mode.is != bitwise {
+			errs = append(errs, fmt.Errorf("the model's %s is %q, want %s or %s", mode.field, mode.is, fastest, bitwise))
+		}
 	}
 	if m.PageSize < 1 || m.PageSize&(m.PageSize-1) != 0 {
 		errs = append(errs, fmt.Errorf("the model's PageSize is %d, want a power of two", m.PageSize))

@@ -95,7 +95,7 @@ func scheduleOptions(m Model, kind int, c kernel.Choice) schedule.Options {
 	}
 	o := schedule.Options{
 		Rows: c.Rows, Group: m.Group, Causal: m.Causal, Window: m.Window, SinkTokens: m.SinkTokens,
-		MaxPosition: m.maxPosition(), PageSize: m.PageSize, Fold: c.Folds,
+		MaxPosition: m.maxPosition(), PageSize: m.PageSize, Fold: c.Folds, Whole: kind == extend && m.Batching == fastest,
 	}
 	if kind != prefill {
 		o = o.FillBy(c.Blocks, c.Resident, m.KVHeads, c.Tokens)

@@ -1,6 +1,7 @@
 package serve_test
 
 import (
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/kgen-project/kgen/runtime/cpu"
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/kernel"
+	"github.com/kgen-project/kgen/runtime/numeric"
 	"github.com/kgen-project/kgen/runtime/serve"
 	"github.com/kgen-project/kgen/tests/toy"
 )
@@ -122,10 +124,12 @@ func TestTunedStep(t *testing.T) {
 	}
 }
 
-// Kernels that fold get fewer items, and a step has the same bits.
+// Kernels that fold get fewer items, and a step has the same bits; but where batching is
+// fastest: then they are right to within rounding.
 func TestFoldedStep(t *testing.T) {
-	step := func(folds bool) (outs [][]byte, items int32) {
+	step := func(folds bool, batching string) (outs [][]byte, items int32) {
 		m := toy.Small()
+		m.Batching = batching
 		dev := cpu.Open(cpu.Options{Workers: 2})
 		k := tuned{Kernels: unshared{cpuKernels(t, dev, m)}, launched: map[kernel.Choice]int{}, folds: folds, items: &items}
 		b := benchOf(t, dev, k, m, serve.Options{Pages: 2000})
@@ -152,13 +156,25 @@ func TestFoldedStep(t *testing.T) {
 		}
 		return outs, items
 	}
-	want, single := step(false)
-	got, folded := step(true)
+	want, single := step(false, "bitwise")
+	got, folded := step(true, "bitwise")
 	if !reflect.DeepEqual(got, want) {
 		t.Error("other bits with items of several parts")
 	}
 	if folded >= single {
 		t.Errorf("%d items, %d of one part", folded, single)
+	}
+	fastest, items := step(true, "fastest")
+	if items != folded || reflect.DeepEqual(fastest, want) {
+		t.Errorf("fastest: %d items, folded %d; or the bits of each part by itself", items, folded)
+	}
+	for i := range want {
+		want, got := numeric.BF16.Decode(want[i]), numeric.BF16.Decode(fastest[i])
+		for j := range want {
+			if !(math.Abs(got[j]-want[j]) <= 2*numeric.BF16.Epsilon()*max(1, math.Abs(want[j]))) {
+				t.Fatalf("layer %d, output %d: %g by the fastest, %g bitwise", i, j, got[j], want[j])
+			}
+		}
 	}
 }
 

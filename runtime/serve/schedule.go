@@ -25,7 +25,7 @@ type Entry struct {
 // any mixture; by which kernel of extend follows from the sequence's own lengths.
 // How a sequence is attended depends on itself alone, so its outputs have the same bits
 // in any batch; but for kernels with shared decode where Model.Sharing is fastest: then
-// it depends on who else holds its chunks.
+// it depends on who else holds its chunks; and for extend where Model.Batching is fastest.
 //
 // It does not wait for the steps before, which may still be at work: it waits until
 // the device has the lists of the last that used the same memory, and has so

@@ -6,12 +6,6 @@ import (
 	"github.com/kgen-project/kgen/runtime/schedule"
 )
 
-// The values of Model.Sharing.
-const (
-	sharingFastest = "fastest"
-	sharingBitwise = "bitwise"
-)
-
 // sharedDecoder is Kernels of which one reads a chunk once for all sequences of a
 // decode step that hold it, where Tile says that there is one.
 type sharedDecoder interface {
@@ -26,7 +20,7 @@ func sharingOptions(m Model, k Kernels, device cuda.Info) *schedule.SharedOption
 		return nil
 	}
 	return &schedule.SharedOptions{
-		Rows: rows, Keys: keys, Blocks: blocksOf(k, abi.KindSharedDecode, device), KVHeads: m.KVHeads, Bitwise: m.Sharing == sharingBitwise,
+		Rows: rows, Keys: keys, Blocks: blocksOf(k, abi.KindSharedDecode, device), KVHeads: m.KVHeads, Bitwise: m.Sharing == bitwise,
 	}
 }
 
