@@ -4,8 +4,8 @@
 #   tests/device/measure.sh FOLDER [PART...]
 #
 # prints each part's tables and keeps its reports in FOLDER. Parts: peers, shares, clean,
-# encodings, sharing, heads, dram, sm80, verify, variants, sanitize, clusters, tune; all of them by
-# default. It needs bin/kgen (or another one in KGEN) and, for one thing each, torch, ncu
+# encodings, sharing, batching, heads, dram, sm80, verify, variants, sanitize, clusters, tune; all of
+# them by default. It needs bin/kgen (or another one in KGEN) and, for one thing each, torch, ncu
 # and compute-sanitizer.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -13,11 +13,12 @@ kgen=${KGEN:-bin/kgen}
 out=${1:?where to keep the reports: tests/device/measure.sh FOLDER [PART...]}
 shift
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(peers shares clean encodings sharing heads dram sm80 verify variants sanitize clusters tune)
+[ ${#parts[@]} -gt 0 ] || parts=(peers shares clean encodings sharing batching heads dram sm80 verify variants sanitize clusters tune)
 mkdir -p "$out"
 
 attention=prefill:4x4096,prefill:1x16384,extend:1x64/8192,extend:1x64/32768,extend:1x64/131072,extend:8x64/8192,extend:1x256/16384,extend:4x512/8192
 decode=decode:1x1/8192,decode:1x1/32768,decode:8x1/8192,decode:32x1/8192,decode:128x1/4096
+batches=extend:1x64/8192,extend:1x256/16384,extend:8x16/4096,extend:8x64/2048,extend:8x64/8192,extend:16x64/8192,extend:32x64/2048,extend:4x512/8192
 shared=shared:32x8192+512,shared:128x4096+256
 zipf=$(for s in 0 1.07 2.1; do for batch in 64 256; do printf ',zipf:%s:%s/1000x512x5+64-192' $s $batch; done; done)
 
@@ -90,6 +91,11 @@ for part in "${parts[@]}"; do
       edited '' | bench sharing-fastest - --case "$shared$zipf"
       edited '$a sharing: bitwise' | bench sharing-bitwise - --case "$shared$zipf"
       ;;
+    batching)
+      for encoding in segment baked raw; do
+        edited '' | bench "batching-$encoding" - --case "$batches" --encoding $encoding --against batching
+      done
+      ;;
     heads)
       for dim in 64 256; do
         edited "s/head_dim: 128/head_dim: $dim/" | bench "head-dim-$dim" - --case "$attention,$decode" --against torch
@@ -131,6 +137,7 @@ segment,raw,baked s/head_dim: 128/head_dim: 256/; s/dtype: bf16/dtype: fp16/; s/
 segment,raw,baked s/layout: nhd/layout: hnd/; s/page_size: 16/page_size: 64/
 segment,raw,baked s/layout: nhd/layout: hnd/; s/page_size: 16/page_size: 8/
 segment,raw s/page_size: 16/page_size: 256/; $a tiles: {extend: {warps: 16}}
+segment,raw,baked $a batching: fastest
 segment,raw s/head_dim: 128/head_dim: 64/; s/query_heads: 32/query_heads: 64/; $a tiles: {extend: {warps: 16}}
 END
       ;;

@@ -52,6 +52,7 @@ const (
 	SinkLogits  = false                                                              // a launch gives a learned logit for each query head
 	SoftCap     = 0.0                                                                // score = cap * tanh(score / cap); 0: none
 	Sharing     = "fastest"                                                          // fastest, or bitwise: the bits of a result never depend on who else holds a chunk
+	Batching    = "bitwise"                                                          // bitwise, or fastest: the last bits of extend's results may depend on what else is in the step
 	Scale       = 0.125                                                              // AttendParams.Scale of the model
 	RopeScale   = 1.0                                                                // AttendParams.RopeScale of the model
 )
@@ -75,6 +76,7 @@ func Bundle() kernel.Bundle {
 			PageSize:   PageSize,
 			Encoding:   Encoding,
 			Sharing:    Sharing,
+			Batching:   Batching,
 			Scale:      Scale,
 			RopeScale:  RopeScale,
 			Causal:     Causal,

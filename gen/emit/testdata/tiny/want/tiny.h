@@ -44,6 +44,7 @@
 #define KGEN_TINY_SINK_LOGITS 0  // a launch gives a learned logit for each query head
 #define KGEN_TINY_SOFT_CAP 0.0  // score = cap * tanh(score / cap); 0: none
 #define KGEN_TINY_SHARING "fastest"  // fastest, or bitwise: the bits of a result never depend on who else holds a chunk
+#define KGEN_TINY_BATCHING "bitwise"  // bitwise, or fastest: the last bits of extend's results may depend on what else is in the step
 #define KGEN_TINY_SCALE 0.125  // KgenAttendParams.scale of the model
 #define KGEN_TINY_ROPE_SCALE 1.0  // KgenAttendParams.rope_scale of the model
 
