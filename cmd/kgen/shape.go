@@ -39,7 +39,7 @@ func (a *app) shape(s spec.Spec, entries []tune.Entry, text string) error {
 		if err != nil {
 			return err
 		}
-		chosen = append(chosen, []string{e.GPU, string(e.Target), chosenBy(e, c), "table", whyTuned(e, c, kernels)})
+		chosen = append(chosen, []string{e.GPU, string(e.Target), chosenBy(s, e, c), "table", whyTuned(s, e, c, kernels)})
 	}
 	var model [][]string
 	for _, target := range s.Targets {
@@ -70,21 +70,21 @@ func kindTable(e tune.Entry, kind spec.Kind) (tune.KindTable, bool) {
 	return e.Kinds[i], true
 }
 
-func chosenBy(e tune.Entry, c bench.Case) string {
+func chosenBy(s spec.Spec, e tune.Entry, c bench.Case) string {
 	k, ok := kindTable(e, tune.KindOf(c))
 	if !ok {
 		return "the default"
 	}
-	return k.Choose(c.Query, c.Context).Setting.String()
+	return k.Choose(c.Query, c.Keys(s)).Setting.String()
 }
 
 // whyTuned says where a choice comes from. sources is a hash of the kernels as they are now.
-func whyTuned(e tune.Entry, c bench.Case, sources string) string {
+func whyTuned(s spec.Spec, e tune.Entry, c bench.Case, sources string) string {
 	k, ok := kindTable(e, tune.KindOf(c))
 	if !ok {
 		return fmt.Sprintf("%s was not tuned", tune.KindOf(c))
 	}
-	choice := k.Choose(c.Query, c.Context)
+	choice := k.Choose(c.Query, c.Keys(s))
 	why := []string{fmt.Sprintf("tuned %s, for sequences of %s", e.Date, bucketText(choice.Bucket))}
 	switch {
 	case !choice.Measured:
@@ -111,7 +111,7 @@ func chosenUnmeasured(s spec.Spec, e tune.Entry, c bench.Case, usual plan.Plan) 
 	kind := tune.KindOf(c)
 	choice := tune.Choice{Setting: tune.Setting{Layout: usual.Layout()}}
 	if k, ok := kindTable(e, kind); ok {
-		choice = k.Choose(c.Query, c.Context)
+		choice = k.Choose(c.Query, c.Keys(s))
 	}
 	given, field := s.Tiles[kind], "the spec's tiles."+string(kind)
 	by = "cost model"

@@ -105,7 +105,7 @@ func (c *tuneCommand) Run(ctx context.Context, a *app) error {
 	if err = errors.Join(err, dev.Close()); err != nil {
 		return err
 	}
-	return c.report(a, entry, path)
+	return c.report(a, s, entry, path)
 }
 
 // cases are those of --case, and the kinds that they have, of the chosen ones.
@@ -314,7 +314,7 @@ type tuneStage struct {
 	Seconds float64 `json:"seconds"`
 }
 
-func (c *tuneCommand) report(a *app, e tune.Entry, path string) error {
+func (c *tuneCommand) report(a *app, s spec.Spec, e tune.Entry, path string) error {
 	r := tuneReport{Spec: e.Spec, GPU: e.GPU, Table: path, Choices: []tuneChoice{}, Rejected: []string{}}
 	var rows [][]string
 	limit := func(n int) string {
@@ -342,8 +342,8 @@ func (c *tuneCommand) report(a *app, e tune.Entry, path string) error {
 			wrong = wrong || x.Wrong
 		}
 	}
-	r.Gain, r.Worst = e.Gain(false)
-	r.HeldOut, _ = e.Gain(true)
+	r.Gain, r.Worst = e.Gain(s, false)
+	r.HeldOut, _ = e.Gain(s, true)
 	for _, stage := range e.Took {
 		r.Seconds += stage.Time.Seconds()
 		r.Stages = append(r.Stages, tuneStage{stage.Name, stage.Time.Seconds()})

@@ -46,9 +46,9 @@ type Kernels struct {
 }
 
 // choose says what a case's work is listed by.
-func (k Kernels) choose(c Case) kernel.Choice {
+func (k Kernels) choose(s spec.Spec, c Case) kernel.Choice {
 	if chooser, ok := k.Launcher.(Chooser); ok {
-		return chooser.Choose(abi.Kind(c.Kind), c.Query, c.Context)
+		return chooser.Choose(abi.Kind(c.Kind), c.Query, c.Keys(s))
 	}
 	tile := k.Tiles[c.Kind]
 	return kernel.Choice{Rows: tile.Rows, Keys: tile.Keys, Blocks: k.Blocks(abi.Kind(c.Kind)), Tokens: schedule.LeastPart(tile.Keys)}

@@ -179,6 +179,15 @@ func (c Case) Check(s spec.Spec) error {
 	return nil
 }
 
+// Keys is the tokens of KV by which a sequence of the case gets its kernel: its own, or those of
+// the whole step where the spec's results may depend on these.
+func (c Case) Keys(s spec.Spec) int {
+	if s.Whole(c.Kind) {
+		return c.Batch * c.Context
+	}
+	return c.Context
+}
+
 // Usual are the cases that kgen is measured by.
 func Usual() []Case {
 	cases := []Case{

@@ -138,7 +138,7 @@ type step struct {
 // attend builds the work lists of sequences whose KV is in a cache.
 func (p *Problem) attend(k Kernels, s spec.Spec, sequences []schedule.Sequence, c cache) (*step, error) {
 	var ahead schedule.Ahead
-	if k.choose(p.c).KeysAhead {
+	if k.choose(s, p.c).KeysAhead {
 		if err := ahead.List(sequences, c.entries, s.Cache.PageSize); err != nil {
 			return nil, err
 		}
@@ -178,7 +178,7 @@ func (p *Problem) rotateAhead(st *step, a schedule.Ahead, c cache) error {
 
 // scheduleOptions are those of the kernel for the case.
 func (p *Problem) scheduleOptions(k Kernels, s spec.Spec) schedule.Options {
-	how := k.choose(p.c)
+	how := k.choose(s, p.c)
 	o := schedule.Options{
 		Rows: how.Rows, Group: s.Model.Group(), Causal: s.Masks.Causal,
 		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize,
@@ -235,7 +235,7 @@ func (p *Problem) counter() abi.DevicePtr {
 func (p *Problem) step(k Kernels, s spec.Spec, lists schedule.Lists, c cache) (*step, error) {
 	m := s.Model
 	score, query := s.Rope.ScoreFactors(m.HeadDim)
-	st := &step{kernels: k, kind: p.c.Kind, choice: k.choose(p.c), items: len(lists.Items), splits: max(1, lists.Merged()/p.tokens), parts: lists.PartsPerItem}
+	st := &step{kernels: k, kind: p.c.Kind, choice: k.choose(s, p.c), items: len(lists.Items), splits: max(1, lists.Merged()/p.tokens), parts: lists.PartsPerItem}
 	st.attend = abi.AttendParams{
 		Q: p.q, KCache: c.keys, VCache: c.values, Out: p.out,
 		PartialOut: p.alloc(4 * int64(lists.Slots) * int64(m.QueryHeads*m.VHeadDim)),

@@ -97,7 +97,7 @@ func bucketOf(s spec.Spec, kind spec.Kind, query, keys int) Bucket {
 func within(b Bucket, s spec.Spec, kind spec.Kind, cases []Case) []Case {
 	var of []Case
 	for _, c := range cases {
-		if !c.HeldOut && bucketOf(s, kind, c.Query, c.Context) == b {
+		if !c.HeldOut && bucketOf(s, kind, c.Query, c.Keys(s)) == b {
 			of = append(of, c)
 		}
 	}

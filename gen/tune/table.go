@@ -102,11 +102,11 @@ func (c TimedCase) Best() (Setting, time.Duration) {
 
 // Gain is the geometric mean, over the cases that choices were made by, of the
 // default's time over the chosen setting's, less 1; and the worst case's.
-func (k KindTable) Gain(heldOut bool) (mean, worst float64, cases int) {
+func (k KindTable) Gain(s spec.Spec, heldOut bool) (mean, worst float64, cases int) {
 	sum := 0.0
 	worst = math.Inf(1)
 	for _, c := range k.Cases {
-		d, t := c.Times[k.Usual()], c.Times[k.Choose(c.Query, c.Context).Setting]
+		d, t := c.Times[k.Usual()], c.Times[k.Choose(c.Query, c.Keys(s)).Setting]
 		if c.HeldOut != heldOut || d == 0 || t == 0 {
 			continue
 		}
@@ -283,11 +283,11 @@ func (t Table) Entry(spec string) (Entry, bool) {
 
 // Gain is the geometric mean of all kinds' cases, and the worst case's: see
 // [KindTable.Gain].
-func (e Entry) Gain(heldOut bool) (mean, worst float64) {
+func (e Entry) Gain(s spec.Spec, heldOut bool) (mean, worst float64) {
 	sum, n := 0.0, 0
 	worst = math.Inf(1)
 	for _, k := range e.Kinds {
-		mean, low, cases := k.Gain(heldOut)
+		mean, low, cases := k.Gain(s, heldOut)
 		if cases > 0 {
 			sum += math.Log1p(mean) * float64(cases)
 			n += cases

@@ -178,6 +178,50 @@ func TestFoldedStep(t *testing.T) {
 	}
 }
 
+// Where batching is fastest, the keys of a step's sequences count together.
+func TestChosenByTheStep(t *testing.T) {
+	for batching, want := range map[string]int{"bitwise": 0, "fastest": 1} {
+		m := toy.Small()
+		m.Batching = batching
+		dev := cpu.Open(cpu.Options{Workers: 2})
+		k := tuned{Kernels: unshared{cpuKernels(t, dev, m)}, launched: map[kernel.Choice]int{}}
+		b := benchOf(t, dev, k, m, serve.Options{Pages: 600})
+		var batch []serve.Entry
+		var requests []*toy.Request
+		for range 3 {
+			s, err := b.Engine.Open(nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			batch = append(batch, serve.Entry{Sequence: s})
+			requests = append(requests, &toy.Request{})
+		}
+		for _, n := range []int{250, 30} { // each of 280 in the end, and all of 840
+			clear(k.launched)
+			var tokens []int32
+			for i := range batch {
+				batch[i].Tokens = n
+				own := toy.Document(uint64(i), n)
+				requests[i].Own = append(requests[i].Own, own...)
+				tokens = append(tokens, own...)
+			}
+			outs, err := b.Step(t.Context(), batch, tokens)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, r := range requests {
+				if err := b.Compare(r, n, outs, i*n); err != nil {
+					t.Errorf("%s, sequence %d: %v", batching, i, err)
+				}
+			}
+		}
+		if c := k.Choices(abi.KindExtend)[want]; len(k.launched) != 1 || k.launched[c] != m.Layers {
+			t.Errorf("%s: launched %+v, want choice %d", batching, k.launched, want)
+		}
+	}
+}
+
 // ahead is kernels of which one reads keys that are rotated ahead of it, without what that takes.
 type ahead struct{ tuned }
 

@@ -125,6 +125,14 @@ func (s *Step) list() error {
 		return err
 	}
 	w.slots, s.extended = slots, true
+	together := 0 // tokens of KV of all that are attended by extend
+	if e.model.Batching == fastest {
+		for i, entry := range s.entries {
+			if entry.Tokens > decodeTokens {
+				together += tokensOf(extended[i].Segments)
+			}
+		}
+	}
 	for i := range extended {
 		of, tokens := &extended[i], s.entries[i].Tokens
 		s.reads += len(of.Segments) - 1         // all but own tokens, of which each has new ones
@@ -136,7 +144,7 @@ func (s *Step) list() error {
 		}
 		g := &w.groups[decodeGroup]
 		if tokens > decodeTokens {
-			route := e.routes.of(extend, tokens, tokensOf(of.Segments))
+			route := e.routes.of(extend, tokens, max(together, tokensOf(of.Segments)))
 			g = &w.groups[decodeGroup+1+route-e.routes.first[extend]]
 			g.route = route
 		}
