@@ -96,7 +96,8 @@ func (a *app) tables(s spec.Spec) ([]tune.Entry, error) {
 
 // allTables are what was tuned of each spec: the entries of its name in all tables of the
 // folder tuned beside its file. An entry of another digest is left out, with a
-// sentence; one with a plan that can't be a kernel is an error of its file.
+// sentence, but where it was another sharing or batching that was measured, whose plans serve
+// too; one with a plan that can't be a kernel is an error of its file.
 func (a *app) allTables(specs []spec.Spec) ([][]tune.Entry, error) {
 	all := make([][]tune.Entry, len(specs))
 	var bad spec.Errors
@@ -120,8 +121,17 @@ func (a *app) allTables(specs []spec.Spec) ([][]tune.Entry, error) {
 		}
 		for _, table := range tables {
 			e, ok := table.Entry(s.Name)
-			if !ok || !a.current(e, tune.Identity{Digest: spec.Digest(s)}) {
+			measured := e.MeasuredOf(s)
+			if !ok || !a.current(e, tune.Identity{Digest: spec.Digest(measured)}) {
 				continue
+			}
+			for _, mode := range []struct {
+				field     string
+				then, now spec.Mode
+			}{{"sharing", measured.Sharing, s.Sharing}, {"batching", measured.Batching, s.Batching}} {
+				if mode.then != mode.now {
+					fmt.Fprintf(a.stderr, "kgen: %s: %s is used, but it was measured with %s: %s; run kgen tune again\n", e.File(), e.Spec, mode.field, mode.then)
+				}
 			}
 			if errs := (spec.Errors)(nil); errors.As(e.Check(s), &errs) {
 				bad = append(bad, errs...)

@@ -48,8 +48,8 @@ func (r raw) time(ctx context.Context, t *timer, p *Problem) ([]Peer, error) {
 	return []Peer{{Name: r.Name(), Times: times}}, err
 }
 
-// Batching is the same by the same kernels with the spec's other batching, where items have
-// several parts.
+// Batching is the same by the same kernels with the spec's other batching, in steps of extend of
+// several sequences.
 func Batching(s spec.Spec, k Kernels) Baseline {
 	if s.Batching == spec.Fastest {
 		s.Batching = spec.Bitwise
@@ -67,11 +67,11 @@ type batching struct {
 func (b batching) Name() string { return "batching: " + string(b.spec.Batching) }
 
 func (b batching) time(ctx context.Context, t *timer, p *Problem) ([]Peer, error) {
-	if p.c.Kind != spec.Extend {
+	if p.c.Kind != spec.Extend || p.c.Batch == 1 {
 		return nil, nil
 	}
 	st, err := p.attend(b.kernels, b.spec, p.layout.Sequences, p.cache)
-	if err != nil || st.parts == 1 {
+	if err != nil {
 		return nil, err
 	}
 	times, err := t.measure(ctx, st.launch)

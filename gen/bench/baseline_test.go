@@ -244,7 +244,7 @@ func TestBatching(t *testing.T) {
 			times int
 		}{
 			{Case{Kind: spec.Extend, Batch: 8, Query: 5, Context: 700}, 1},
-			{Case{Kind: spec.Extend, Batch: 1, Query: 5, Context: 60}, 0}, // of one part
+			{Case{Kind: spec.Extend, Batch: 1, Query: 5, Context: 700}, 0},
 			{Case{Kind: spec.Decode, Batch: 8, Query: 1, Context: 700}, 0},
 		} {
 			rows, err := Run(t.Context(), dev, s, k, []Case{test.c}, Options{Repeats: 1, Against: []Baseline{other}})

@@ -281,6 +281,21 @@ func (t Table) Entry(spec string) (Entry, bool) {
 	return Entry{}, false
 }
 
+// MeasuredOf is the spec that the entry was measured of, if that is s or differs from s in its
+// sharing or batching alone, and else s. These say how work is listed, for the same kernels.
+func (e Entry) MeasuredOf(s spec.Spec) spec.Spec {
+	for _, sharing := range []spec.Mode{spec.Fastest, spec.Bitwise} {
+		for _, batching := range []spec.Mode{spec.Fastest, spec.Bitwise} {
+			other := s
+			other.Sharing, other.Batching = sharing, batching
+			if spec.Digest(other) == e.Digest {
+				return other
+			}
+		}
+	}
+	return s
+}
+
 // Gain is the geometric mean of all kinds' cases, and the worst case's: see
 // [KindTable.Gain].
 func (e Entry) Gain(s spec.Spec, heldOut bool) (mean, worst float64) {

@@ -400,3 +400,22 @@ func TestScoreModel(t *testing.T) {
 		t.Errorf("no order: %v", c)
 	}
 }
+
+// Another sharing or batching is another listing for the same kernels; anything else is another
+// spec.
+func TestMeasuredOf(t *testing.T) {
+	s := llama3(t)
+	e := Entry{Identity: Identity{Digest: spec.Digest(s)}}
+	listed, other := s, s
+	listed.Sharing, listed.Batching = spec.Bitwise, spec.Fastest
+	other.Scale *= 2
+	for _, test := range []struct {
+		name  string
+		s     spec.Spec
+		holds bool
+	}{{"the spec", s, true}, {"other modes", listed, true}, {"another scale", other, false}} {
+		if got := e.MeasuredOf(test.s); (spec.Digest(got) == e.Digest) != test.holds || !test.holds && spec.Digest(got) != spec.Digest(test.s) {
+			t.Errorf("%s: measured of the spec with digest %.8s, want that of the entry, %.8s: %t", test.name, spec.Digest(got), e.Digest, test.holds)
+		}
+	}
+}

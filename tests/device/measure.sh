@@ -18,7 +18,7 @@ mkdir -p "$out"
 
 attention=prefill:4x4096,prefill:1x16384,extend:1x64/8192,extend:1x64/32768,extend:1x64/131072,extend:8x64/8192,extend:1x256/16384,extend:4x512/8192
 decode=decode:1x1/8192,decode:1x1/32768,decode:8x1/8192,decode:32x1/8192,decode:128x1/4096
-batches=extend:1x64/8192,extend:1x256/16384,extend:8x16/4096,extend:8x64/2048,extend:8x64/8192,extend:16x64/8192,extend:32x64/2048,extend:4x512/8192
+batches=extend:8x16/4096,extend:16x32/8192,extend:16x40/4096,extend:8x64/2048,extend:32x64/2048,extend:2x64/8192,extend:4x64/8192,extend:8x64/8192,extend:16x64/8192,extend:8x128/8192,extend:2x256/6144,extend:4x512/8192
 shared=shared:32x8192+512,shared:128x4096+256
 zipf=$(for s in 0 1.07 2.1; do for batch in 64 256; do printf ',zipf:%s:%s/1000x512x5+64-192' $s $batch; done; done)
 
@@ -92,7 +92,8 @@ for part in "${parts[@]}"; do
       edited '$a sharing: bitwise' | bench sharing-bitwise - --case "$shared$zipf"
       ;;
     batching)
-      for encoding in segment baked raw; do
+      bench batching specs/llama3.yaml --case "$batches" --against batching
+      for encoding in baked raw; do
         edited '' | bench "batching-$encoding" - --case "$batches" --encoding $encoding --against batching
       done
       ;;
