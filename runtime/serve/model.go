@@ -72,8 +72,8 @@ type Model struct {
 	Sharing string
 	// Batching says how extend computes what it reads of one sequence, where a block takes
 	// several parts of it. bitwise: part by part, so that a sequence's outputs have the same bits
-	// whatever else is in the batch; "" is the same. fastest: as one, and by the kernel that suits
-	// the keys of all of the step's sequences together.
+	// whatever else is in the batch; "" is the same. fastest: as one, and all of a step's sequences
+	// by one kernel, that which suits most of them together.
 	Batching string
 
 	Rope       rope.Variant

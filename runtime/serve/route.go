@@ -7,6 +7,7 @@ import (
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/kernel"
+	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/schedule"
 )
 
@@ -83,6 +84,39 @@ func (r *routes) of(kind, query, keys int) int {
 		return r.first[kind]
 	}
 	return r.first[kind] + r.chooser.Choose(kinds[kind], query, keys).Index
+}
+
+// together is the route by which extend attends all sequences of a step that have more new tokens
+// than least: one launch, whose end the device reaches but once. Each would have the one that suits
+// its query tokens and the keys of all; where these differ, most of the work decides, but tiles
+// of several blocks suit none that does not fill them. A step without such sequences has no use for it.
+func (r *routes) together(entries []Entry, extended []kvcache.Extended, least int) int {
+	keys := 0
+	for i, entry := range entries {
+		if entry.Tokens > least {
+			keys += tokensOf(extended[i].Segments)
+		}
+	}
+	var work [mostChoices]int // query tokens by keys
+	for i, entry := range entries {
+		if entry.Tokens > least {
+			work[r.of(extend, entry.Tokens, keys)-r.first[extend]] += entry.Tokens * tokensOf(extended[i].Segments)
+		}
+	}
+	all := r.all[r.first[extend]:]
+	better := func(i, j int) bool {
+		if alone := all[i].choice.Cluster <= 1; alone != (all[j].choice.Cluster <= 1) {
+			return alone
+		}
+		return work[i] > work[j]
+	}
+	best := -1
+	for i, w := range work {
+		if w > 0 && (best < 0 || better(i, best)) {
+			best = i
+		}
+	}
+	return r.first[extend] + best
 }
 
 // options are those of a kind's first route.

@@ -222,6 +222,88 @@ func TestChosenByTheStep(t *testing.T) {
 	}
 }
 
+// byQuery is kernels of which extend has one for sequences of up to 40 query tokens, of two
+// blocks a tile, one for those of up to 100, and one for others.
+type byQuery struct{ tuned }
+
+func (k byQuery) Choices(kind abi.Kind) []kernel.Choice {
+	all := k.tuned.Choices(kind)[:1]
+	if kind == abi.KindExtend {
+		c := all[0]
+		c.Cluster, all[0].Cluster = 1, 2
+		for i := range 2 {
+			c.Index, c.Blocks = 1+i, 16+i
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+func (k byQuery) Choose(kind abi.Kind, query, _ int) kernel.Choice {
+	all := k.Choices(kind)
+	switch {
+	case kind != abi.KindExtend || query <= 40:
+		return all[0]
+	case query <= 100:
+		return all[1]
+	}
+	return all[2]
+}
+
+// Where batching is fastest, all sequences of a step are one launch, by what suits most of its
+// work; of two blocks a tile only where that suits all.
+func TestOneLaunchOfAStep(t *testing.T) {
+	for _, test := range []struct {
+		batching string
+		queries  []int
+		want     []int // choices
+	}{
+		{"bitwise", []int{30, 60, 120, 1}, []int{0, 1, 2}},
+		{"fastest", []int{30, 60, 120, 1}, []int{2}},
+		{"fastest", []int{30, 38, 1, 40}, []int{0}},
+		{"fastest", []int{30, 60, 38, 40}, []int{1}},
+		{"fastest", []int{99, 99, 99, 101}, []int{1}},
+		{"fastest", []int{1, 2}, nil}, // all in decode
+	} {
+		m := toy.Small()
+		m.Batching = test.batching
+		dev := cpu.Open(cpu.Options{Workers: 2})
+		k := byQuery{tuned{Kernels: unshared{cpuKernels(t, dev, m)}, launched: map[kernel.Choice]int{}}}
+		b := benchOf(t, dev, k, m, serve.Options{Pages: 600})
+		var batch []serve.Entry
+		var tokens []int32
+		for i, n := range test.queries {
+			s, err := b.Engine.Open(nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			batch = append(batch, serve.Entry{Sequence: s, Tokens: n})
+			tokens = append(tokens, toy.Document(uint64(i), n)...)
+		}
+		outs, err := b.Step(t.Context(), batch, tokens)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row := 0
+		for i, n := range test.queries {
+			if err := b.Compare(&toy.Request{Own: tokens[row : row+n]}, n, outs, row); err != nil {
+				t.Errorf("%s %d, sequence %d: %v", test.batching, test.queries, i, err)
+			}
+			row += n
+		}
+		var got []int
+		for _, c := range k.Choices(abi.KindExtend) {
+			if k.launched[c] > 0 {
+				got = append(got, c.Index)
+			}
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s %d: choices %d, want %d", test.batching, test.queries, got, test.want)
+		}
+	}
+}
+
 // ahead is kernels of which one reads keys that are rotated ahead of it, without what that takes.
 type ahead struct{ tuned }
 

@@ -125,13 +125,9 @@ func (s *Step) list() error {
 		return err
 	}
 	w.slots, s.extended = slots, true
-	together := 0 // tokens of KV of all that are attended by extend
+	together := -1 // none
 	if e.model.Batching == fastest {
-		for i, entry := range s.entries {
-			if entry.Tokens > decodeTokens {
-				together += tokensOf(extended[i].Segments)
-			}
-		}
+		together = e.routes.together(s.entries, extended, decodeTokens)
 	}
 	for i := range extended {
 		of, tokens := &extended[i], s.entries[i].Tokens
@@ -144,7 +140,10 @@ func (s *Step) list() error {
 		}
 		g := &w.groups[decodeGroup]
 		if tokens > decodeTokens {
-			route := e.routes.of(extend, tokens, max(together, tokensOf(of.Segments)))
+			route := together
+			if route < 0 {
+				route = e.routes.of(extend, tokens, tokensOf(of.Segments))
+			}
 			g = &w.groups[decodeGroup+1+route-e.routes.first[extend]]
 			g.route = route
 		}

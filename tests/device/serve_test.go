@@ -15,13 +15,16 @@ import (
 	"github.com/kgen-project/kgen/tests/toy"
 )
 
+// modes are a model's.
+type modes struct{ sharing, batching string }
+
 // engine serves the generated kernels of SmolLM2's shape, which share by sharing.
-func engine(t testing.TB, d cuda.Device, layers int, sharing string, o serve.Options) *toy.Bench {
+func engine(t testing.TB, d cuda.Device, layers int, m modes, o serve.Options) *toy.Bench {
 	t.Helper()
-	return engineOf(t, d, smollm2_135m.Bundle(), layers, sharing, o)
+	return engineOf(t, d, smollm2_135m.Bundle(), layers, m, o)
 }
 
-func engineOf(t testing.TB, d cuda.Device, bundle kernel.Bundle, layers int, sharing string, o serve.Options) *toy.Bench {
+func engineOf(t testing.TB, d cuda.Device, bundle kernel.Bundle, layers int, of modes, o serve.Options) *toy.Bench {
 	t.Helper()
 	ctx := context.Background()
 	kernels, err := kernel.Open(ctx, d, bundle, kernel.Options{})
@@ -37,7 +40,7 @@ func engineOf(t testing.TB, d cuda.Device, bundle kernel.Bundle, layers int, sha
 		}
 	})
 	m := serve.ModelOf(bundle, "toy", layers)
-	m.Sharing = sharing
+	m.Sharing, m.Batching = of.sharing, of.batching
 	e, err := serve.New(d, kernels, m, o)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +56,13 @@ func engineOf(t testing.TB, d cuda.Device, bundle kernel.Bundle, layers int, sha
 // Random operations on an engine, a graph among them, give what the oracle gives.
 func TestServe(t *testing.T) { eachBinding(t, testServe) }
 
-func testServe(t *testing.T, o opener) { play(t, engine(t, o.gpu(t), 2, "bitwise", playerOptions)) }
+func testServe(t *testing.T, o opener) {
+	for _, batching := range []string{"bitwise", "fastest"} {
+		t.Run(batching, func(t *testing.T) {
+			play(t, engine(t, o.gpu(t), 2, modes{"bitwise", batching}, playerOptions))
+		})
+	}
+}
 
 // The same by kernels ahead of which raw keys are rotated, on the GPUs that have such.
 func TestServeKeysAhead(t *testing.T) { eachBinding(t, testServeKeysAhead) }
@@ -63,7 +72,7 @@ func testServeKeysAhead(t *testing.T, o opener) {
 	if d.Info().Major != 9 {
 		t.Skipf("%s has no kernels of family sm90", d.Info().Name)
 	}
-	play(t, engineOf(t, d, toy.KeysAhead(t, "smollm2_135m", d.Info().Name), 2, "bitwise", playerOptions))
+	play(t, engineOf(t, d, toy.KeysAhead(t, "smollm2_135m", d.Info().Name), 2, modes{sharing: "bitwise"}, playerOptions))
 }
 
 // playerOptions are for short documents, of which sharing that is fastest would share none.
@@ -95,7 +104,7 @@ func TestServeAhead(t *testing.T) { eachBinding(t, testServeAhead) }
 
 func testServeAhead(t *testing.T, o opener) {
 	const steps = 100
-	b := engine(t, o.gpu(t), 2, "fastest", serve.Options{Pages: 1000})
+	b := engine(t, o.gpu(t), 2, modes{}, serve.Options{Pages: 1000})
 	doc := toy.Document(1, 1200)
 	chunk := b.Register(t, doc)
 	var batch []serve.Entry
@@ -140,7 +149,7 @@ func TestServeOneCopy(t *testing.T) { eachBinding(t, testServeOneCopy) }
 func testServeOneCopy(t *testing.T, o opener) {
 	const sequences, layers = 1000, 30
 	d := o.gpu(t)
-	b := engine(t, d, layers, "fastest", serve.Options{Pages: 1200})
+	b := engine(t, d, layers, modes{}, serve.Options{Pages: 1200})
 	b.Trusting = true
 	ctx := context.Background()
 	doc := toy.Document(1, 2000)
@@ -186,7 +195,7 @@ func testServeOneCopy(t *testing.T, o opener) {
 func TestServeSameBits(t *testing.T) { eachBinding(t, testServeSameBits) }
 
 func testServeSameBits(t *testing.T, o opener) {
-	b := engine(t, o.gpu(t), 2, "bitwise", serve.Options{Pages: 4000, HostBytes: 1 << 30})
+	b := engine(t, o.gpu(t), 2, modes{sharing: "bitwise"}, serve.Options{Pages: 4000, HostBytes: 1 << 30})
 	b.Trusting = true
 	ctx := context.Background()
 	docs := [][]int32{toy.Document(1, 1500), toy.Document(2, 41), toy.Document(3, 2900)}
