@@ -18,7 +18,7 @@ import (
 // modes are a model's.
 type modes struct{ sharing, batching string }
 
-// engine serves the generated kernels of SmolLM2's shape, which share by sharing.
+// engine serves the generated kernels of SmolLM2's shape.
 func engine(t testing.TB, d cuda.Device, layers int, m modes, o serve.Options) *toy.Bench {
 	t.Helper()
 	return engineOf(t, d, smollm2_135m.Bundle(), layers, m, o)
