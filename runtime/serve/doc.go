@@ -56,8 +56,8 @@
 // [ErrOutOfMemory], [ErrClosed], [ErrLaunch], [ErrFixedSize], [ErrBusy], [ErrEnded],
 // [ErrIncomplete], [ErrNoGraphs], kvcache.ErrPosition, kvcache.ErrReleased or the context's.
 //
-// Work is queued on one stream, in the order of the calls (decode beside shared decode
-// on a second, for which that one waits), and Schedule does not wait for it: a server
+// Work is queued on one stream, in the order of the calls (of the kernels by which a step's
+// sequences attend every second on another, for which that one waits), and Schedule does not wait for it: a server
 // may make a step while the one before is at work. What the device does wrong after a
 // call has returned comes to light in [Step.Wait], whosever work it was; a server that
 // reads its results by other means should call it before Commit.

@@ -24,7 +24,7 @@ type Engine struct {
 	model     Model
 	routes    routes
 	sharing   *schedule.SharedOptions // nil: the kernels have no shared_decode
-	side      *cuda.Side              // of decode, beside shared decode
+	side      *cuda.Side              // of every second launch of those that attend
 	cache     *kvcache.Cache
 	stream    cuda.Stream
 	ownStream bool
@@ -87,10 +87,8 @@ func New(dev cuda.Device, k Kernels, m Model, o Options) (_ *Engine, err error) 
 		}
 		e.ownStream = true
 	}
-	if e.sharing != nil {
-		if e.side, err = cuda.OpenSide(dev); err != nil {
-			return nil, fmt.Errorf("a stream for decode: %w", err)
-		}
+	if e.side, err = cuda.OpenSide(dev); err != nil {
+		return nil, fmt.Errorf("a second stream: %w", err)
 	}
 	if table := rope.Table(m.Rope); len(table) > 0 {
 		if e.rope, err = dev.Alloc(int64(len(table)) * 4); err != nil {

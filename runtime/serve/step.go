@@ -27,7 +27,8 @@ type Step struct {
 
 	append       abi.AppendParams // but for what a layer gives
 	attend       [groupCount]launch
-	sharedDecode abi.AttendParams // likewise; beside attend[decodeGroup], which merges both
+	sharedDecode launch    // likewise; merged by attend[decodeGroup]
+	launches     []*launch // those of them that have work; none waits for another
 
 	mu       sync.Mutex // guards what follows
 	attended []bool     // [layers]
@@ -97,16 +98,23 @@ func (s *Step) prepare(a *addresses) {
 			continue
 		}
 		if shared := &g.shared; len(shared.Items) > 0 {
-			s.sharedDecode = s.attend[i].params
-			s.sharedDecode.Items, s.sharedDecode.Runs = a.shared.items, a.shared.runs
-			s.sharedDecode.Members, s.sharedDecode.MemberOffsets = a.shared.members, a.shared.offsets
-			s.sharedDecode.Counter = a.shared.counter
-			s.sharedDecode.ItemCount, s.sharedDecode.RunCount = int32(len(shared.Items)), int32(sharedRuns)
+			s.sharedDecode = launch{route: e.routes.first[sharedDecode], params: s.attend[i].params}
+			p := &s.sharedDecode.params
+			p.Items, p.Runs, p.Members, p.MemberOffsets = a.shared.items, a.shared.runs, a.shared.members, a.shared.offsets
+			p.ItemCount, p.RunCount, p.Counter = int32(len(shared.Items)), int32(sharedRuns), a.shared.counter
 			s.saved = shared.Saved
 		}
 		s.attend[i].merge = abi.MergeParams{
 			PartialOut: at.partialOut, PartialLSE: at.partialLSE, SlotBegin: at.slotBegin,
 			QHeads: int32(m.queryHeads()), Tokens: int32(len(g.lists.SlotBegin) - 1),
+		}
+	}
+	if s.sharedDecode.params.ItemCount > 0 {
+		s.launches = append(s.launches, &s.sharedDecode)
+	}
+	for i := range s.attend {
+		if l := &s.attend[i]; l.params.ItemCount > 0 {
+			s.launches = append(s.launches, l)
 		}
 	}
 }
@@ -168,11 +176,8 @@ func (s *Step) launch(layer int, io IO) error {
 	if err := e.kernels.Append(s.stream, p); err != nil {
 		return err
 	}
-	attend := func(stream cuda.Stream, l launch) error {
+	attend := func(stream cuda.Stream, l *launch) error {
 		p := l.params
-		if p.ItemCount == 0 {
-			return nil
-		}
 		p.Q, p.Out, p.LSE, p.SinkLogits = io.Q, io.Out, io.LSE, io.SinkLogits
 		p.KCache, p.VCache = kv.K, kv.V
 		if len(e.maps) > 0 {
@@ -180,8 +185,9 @@ func (s *Step) launch(layer int, io IO) error {
 			p.KMap, p.VMap = maps.K, maps.V
 		}
 		if l.rotate.CopyCount > 0 {
-			l.rotate.SrcK = kv.K
-			if err := e.routes.rotator.Materialise(stream, l.rotate); err != nil {
+			rotate := l.rotate
+			rotate.SrcK = kv.K
+			if err := e.routes.rotator.Materialise(stream, rotate); err != nil {
 				return err
 			}
 			p.KCache, p.KMap = l.params.KCache, l.params.KMap
@@ -189,22 +195,27 @@ func (s *Step) launch(layer int, io IO) error {
 		p.QTokenStride, p.OutTokenStride = qStride, outStride
 		return e.launch(stream, &e.routes.all[l.route], p)
 	}
-	for i := range s.attend {
-		l := &s.attend[i]
-		alone := func(stream cuda.Stream) error { return attend(stream, *l) }
-		var err error
-		if i == decodeGroup && s.sharedDecode.ItemCount > 0 {
-			err = e.side.Both(s.stream, func(stream cuda.Stream) error {
-				return attend(stream, launch{route: e.routes.first[sharedDecode], params: s.sharedDecode})
-			}, alone)
-		} else {
-			err = alone(s.stream)
+	if len(s.launches) > 1 { // side by side, so that blocks of one begin where those of another end
+		everySecond := func(from int) func(cuda.Stream) error {
+			return func(stream cuda.Stream) error {
+				for i := from; i < len(s.launches); i += 2 {
+					if err := attend(stream, s.launches[i]); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
 		}
-		if err != nil {
+		if err := e.side.Both(s.stream, everySecond(0), everySecond(1)); err != nil {
 			return err
 		}
-		if l.merge.Tokens > 0 {
-			m := l.merge
+	} else if len(s.launches) == 1 {
+		if err := attend(s.stream, s.launches[0]); err != nil {
+			return err
+		}
+	}
+	for i := range s.attend {
+		if m := s.attend[i].merge; m.Tokens > 0 {
 			m.Out, m.LSE, m.SinkLogits, m.OutTokenStride = io.Out, io.LSE, io.SinkLogits, outStride
 			if err := e.kernels.Merge(s.stream, m); err != nil {
 				return err

@@ -19,7 +19,8 @@ import (
 )
 
 // BenchmarkExtend is a layer of Llama-3-8B in a step of questions of many lengths, each over
-// documents of its own: append, extend and merge ("attend-us"), with either batching.
+// 8192 tokens of documents of its own, and of such as are answered already, a token each: append,
+// extend, decode and merge ("attend-us"), with either batching.
 func BenchmarkExtend(b *testing.B) { eachBinding(b, benchmarkExtends) }
 
 func benchmarkExtends(b *testing.B, o opener) {
@@ -34,25 +35,28 @@ func benchmarkExtends(b *testing.B, o opener) {
 	}
 	defer kernels.Close()
 	for _, batching := range []string{"bitwise", "fastest"} {
-		for _, c := range []struct{ sequences, from, to int }{{4, 16, 200}, {8, 64, 64}, {16, 16, 32}, {16, 33, 64}, {16, 16, 96}, {16, 16, 200}, {16, 64, 400}} {
-			b.Run(fmt.Sprintf("%s/%dx%d-%d", batching, c.sequences, c.from, c.to), func(b *testing.B) {
-				benchmarkExtend(b, d, kernels, batching, c.sequences, c.from, c.to)
+		for _, c := range []struct{ questions, from, to, answers int }{
+			{4, 16, 200, 0}, {8, 64, 64, 0}, {16, 16, 32, 0}, {16, 33, 64, 0}, {16, 16, 96, 0}, {16, 16, 200, 0}, {16, 64, 400, 0},
+			{1, 64, 64, 32}, {4, 16, 200, 32}, {2, 512, 512, 32},
+		} {
+			b.Run(fmt.Sprintf("%s/%dx%d-%d+%d", batching, c.questions, c.from, c.to, c.answers), func(b *testing.B) {
+				benchmarkExtend(b, d, kernels, batching, c.questions, c.from, c.to, c.answers)
 			})
 		}
 	}
 }
 
-func benchmarkExtend(b *testing.B, d cuda.Device, kernels *kernel.Set, batching string, sequences, from, to int) {
+func benchmarkExtend(b *testing.B, d cuda.Device, kernels *kernel.Set, batching string, questions, from, to, answers int) {
 	const tokens, documents, seed = 512, 16, 1
 	ctx := context.Background()
 	m := toy.Llama3(1)
 	m.Batching = batching
-	e, err := serve.New(d, kernels, m, serve.Options{Pages: sequences * (documents*tokens + to + m.PageSize) / m.PageSize})
+	e, err := serve.New(d, kernels, m, serve.Options{Pages: (questions + answers) * (documents*tokens + to + m.PageSize) / m.PageSize})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer e.Close()
-	most := max(tokens, sequences*to)
+	most := max(tokens, questions*to+answers)
 	row := int64(m.KVHeads*m.HeadDim) * 2
 	memory := alloc(b, d, int64(most)*row*int64(2*m.Group+2))
 	if err := d.Fill(0, memory, 0, int64(most)*row*int64(2*m.Group+2)); err != nil {
@@ -62,7 +66,7 @@ func benchmarkExtend(b *testing.B, d cuda.Device, kernels *kernel.Set, batching 
 	io := serve.IO{Q: memory, Out: memory + query, K: memory + 2*query, V: memory + 2*query + abi.DevicePtr(int64(most)*row)}
 	rng := rand.New(rand.NewPCG(seed, 0))
 	var batch []serve.Entry
-	for i := range sequences {
+	for i := range questions + answers {
 		held := make([]*kvcache.Chunk, documents)
 		for j := range held {
 			if held[j], err = e.Register(ctx, toy.Document(uint64(documents*i+j), tokens), func(_ context.Context, s *serve.Step) error { return s.Attend(0, io) }); err != nil {
@@ -74,7 +78,10 @@ func benchmarkExtend(b *testing.B, d cuda.Device, kernels *kernel.Set, batching 
 			b.Fatal(err)
 		}
 		defer s.Close()
-		batch = append(batch, serve.Entry{Sequence: s, Tokens: from + rng.IntN(to-from+1)})
+		batch = append(batch, serve.Entry{Sequence: s, Tokens: 1})
+		if i < questions {
+			batch[i].Tokens = from + rng.IntN(to-from+1)
+		}
 	}
 	s, err := e.Schedule(ctx, batch)
 	if err != nil {
