@@ -57,7 +57,7 @@ func Buckets(s spec.Spec, kind spec.Kind) []Bucket {
 		return buckets
 	case spec.Extend:
 		two := 2 * blockTokens(m)
-		buckets := []Bucket{{fewTokens(m), 0}, {blockTokens(m), 0}, {two, 2 * k}, {two, 16 * k}}
+		buckets := []Bucket{{fewTokens(m), 0}, {blockTokens(m), 0}, {two, 2 * k}, {two, 10 * k}}
 		if !s.RotatesKeys() {
 			buckets = append(buckets, Bucket{two, 64 * k})
 		}
@@ -146,6 +146,8 @@ func Cases(s spec.Spec, kind spec.Kind) []Case {
 		add(false, 1, 2*block, k)
 		add(false, 1, 2*block, 2*k)
 		add(false, 8, 2*block, 2*k)
+		add(false, 4, 2*block, 12*k)
+		add(false, 1, 2*block, 16*k)
 		add(false, 1, 3*block, 8*k)
 		add(false, 4, 3*block, 8*k)
 		add(false, 1, 5*block, 16*k)
