@@ -295,8 +295,8 @@ func Bundle() kernel.Bundle {
 			}},
 			{Target: "sm_90a", Rules: []kernel.Rule{
 				{Kind: abi.KindExtend, Query: 128, Entry: "kgen_llama2_7b_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 256, Keys: 2048, Entry: "kgen_llama2_7b_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 256, Keys: 16384, Entry: "kgen_llama2_7b_extend_sm90_r128k128s2w16"},
+				{Kind: abi.KindExtend, Query: 256, Keys: 10240, Entry: "kgen_llama2_7b_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 256, Keys: 65536, Entry: "kgen_llama2_7b_extend_sm90_r128k128s2w16"},
 				{Kind: abi.KindExtend, Query: 256, Entry: "kgen_llama2_7b_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Entry: "kgen_llama2_7b_extend_sm90_r128k128s2w16"},
 			}},
