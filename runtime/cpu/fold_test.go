@@ -125,8 +125,8 @@ func foldConfigs() []Config {
 	return []Config{c, window, sinks}
 }
 
-// Parts that are walked as one give the results of those that are folded, but for rounding.
-func TestWholeItems(t *testing.T) {
+// eachFoldStep runs a test on random steps of each shape, and check when they are done.
+func eachFoldStep(t *testing.T, test func(t *testing.T, seed uint64, s *foldStep), check func(t *testing.T)) {
 	for i, c := range foldConfigs() {
 		t.Run(string(c.Encoding), func(t *testing.T) {
 			dev := Open(Options{Workers: 2})
@@ -135,64 +135,65 @@ func TestWholeItems(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			others := 0
 			for seed := range uint64(40) {
-				s := newFoldStep(t, dev, k, rand.New(rand.NewPCG(seed, uint64(i))))
-				s.options.Fold, s.options.PartsPerItem = true, 1<<(1+seed%6)
-				folded, _ := s.run(t)
-				s.options.Whole = true
-				whole, _ := s.run(t)
-				if !bytes.Equal(whole, folded) {
-					others++
-				}
-				want, got := numeric.BF16.Decode(folded), numeric.BF16.Decode(whole)
-				heads := s.tokens * int(s.attend.KVHeads) * c.Group
-				for j := range want[:heads*c.VHeadDim] {
-					if !(math.Abs(got[j]-want[j]) <= 2*numeric.BF16.Epsilon()*max(1, math.Abs(want[j]))) {
-						t.Fatalf("seed %d: output %d is %g, folded %g", seed, j, got[j], want[j])
-					}
-				}
+				test(t, seed, newFoldStep(t, dev, k, rand.New(rand.NewPCG(seed, uint64(i)))))
 			}
-			if others < 10 {
-				t.Errorf("%d of 40 steps differ at all", others)
-			}
+			check(t)
 		})
 	}
 }
 
+// Parts that are walked as one give the results of those that are folded, but for rounding.
+func TestWholeItems(t *testing.T) {
+	others := 0
+	eachFoldStep(t, func(t *testing.T, seed uint64, s *foldStep) {
+		s.options.Fold, s.options.PartsPerItem = true, 1<<(1+seed%6)
+		folded, _ := s.run(t)
+		s.options.Whole = true
+		whole, _ := s.run(t)
+		if !bytes.Equal(whole, folded) {
+			others++
+		}
+		want, got := numeric.BF16.Decode(folded), numeric.BF16.Decode(whole)
+		c := &s.kernels.config
+		outputs := s.tokens * int(s.attend.KVHeads) * c.Group * c.VHeadDim
+		for j := range want[:outputs] {
+			if !(math.Abs(got[j]-want[j]) <= 2*numeric.BF16.Epsilon()*max(1, math.Abs(want[j]))) {
+				t.Fatalf("seed %d: output %d is %g, folded %g", seed, j, got[j], want[j])
+			}
+		}
+	}, func(t *testing.T) {
+		if others < 10 {
+			t.Errorf("%d of 40 steps differ at all", others)
+		}
+		others = 0
+	})
+}
+
 // However the parts of a step are grouped into items, its results have the same bits.
 func TestGroupsGiveTheSameBits(t *testing.T) {
-	for i, c := range foldConfigs() {
-		t.Run(string(c.Encoding), func(t *testing.T) {
-			dev := Open(Options{Workers: 2})
-			defer dev.Close()
-			k, err := NewKernels(dev, c)
-			if err != nil {
-				t.Fatal(err)
+	several := 0
+	eachFoldStep(t, func(t *testing.T, seed uint64, s *foldStep) {
+		s.options.Fold = false
+		want, _ := s.run(t)
+		for _, n := range []int{0, 2, 4, 8, 64} {
+			s.options.Fold, s.options.PartsPerItem = true, n
+			got, lists := s.run(t)
+			if !bytes.Equal(got, want) {
+				t.Fatalf("seed %d: %d parts an item give other bits: items %+v", seed, lists.PartsPerItem, lists.Items)
 			}
-			several := 0
-			for seed := range uint64(40) {
-				s := newFoldStep(t, dev, k, rand.New(rand.NewPCG(seed, uint64(i))))
-				s.options.Fold = false
-				want, _ := s.run(t)
-				for _, n := range []int{0, 2, 4, 8, 64} {
-					s.options.Fold, s.options.PartsPerItem = true, n
-					got, lists := s.run(t)
-					if !bytes.Equal(got, want) {
-						t.Fatalf("seed %d: %d parts an item give other bits: items %+v", seed, lists.PartsPerItem, lists.Items)
-					}
-					for _, item := range lists.Items {
-						if item.Scratch > 0 {
-							several++
-						}
-					}
+			for _, item := range lists.Items {
+				if item.Scratch > 0 {
+					several++
 				}
 			}
-			if several < 100 {
-				t.Errorf("%d items of several parts", several)
-			}
-		})
-	}
+		}
+	}, func(t *testing.T) {
+		if several < 100 {
+			t.Errorf("%d items of several parts", several)
+		}
+		several = 0
+	})
 }
 
 // foldStep is a step of random sequences.
