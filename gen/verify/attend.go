@@ -71,7 +71,7 @@ func rotatedAs(kind spec.Kind) spec.Encoding {
 // and bf16, whose keys become fp16.
 func (b *bench) rawBits(ctx context.Context, memory *arena, c *attendCase, raw outputs) (bool, error) {
 	e := rotatedAs(c.kind)
-	if !sameBits(b.kernels[spec.Raw], b.kernels[e], c.kind) {
+	if !sameBits(b.kernels[spec.Raw], b.kernels[e], c.kind, b.spec.Whole(c.kind)) {
 		return false, nil
 	}
 	l := newLayout(c, b.spec, b.format, e)
@@ -82,7 +82,7 @@ func (b *bench) rawBits(ctx context.Context, memory *arena, c *attendCase, raw o
 	if err := run.append(ctx); err != nil {
 		return false, err
 	}
-	run.readsPartials = c.kind == spec.SharedDecode
+	run.readsPartials, run.partsPerItem = c.kind == spec.SharedDecode, c.partGroups(b.spec)[1]
 	rotated, err := run.launch(ctx, c.everySequence())
 	if err != nil {
 		return false, err
@@ -97,9 +97,13 @@ func (b *bench) rawBits(ctx context.Context, memory *arena, c *attendCase, raw o
 	return true, nil
 }
 
-// sameBits reports whether two kernels of a kind round the same things and add them up in the same order.
-func sameBits(a, b Kernels, kind spec.Kind) bool {
+// sameBits reports whether two kernels of a kind round the same things and add them up in the same
+// order. whole is whether those that take items of several parts walk them as one.
+func sameBits(a, b Kernels, kind spec.Kind, whole bool) bool {
 	x, y := a.Tiles[kind], b.Tiles[kind]
+	if whole && a.Folds[kind] != b.Folds[kind] {
+		return false
+	}
 	return x.Rows == y.Rows && x.Keys == y.Keys && a.Arithmetic[kind] == b.Arithmetic[kind]
 }
 

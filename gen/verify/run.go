@@ -88,20 +88,13 @@ func (r *attendRun) mapCache() error {
 // work as they get to it, then with shares that are fixed, and with parts in other groups
 // where these don't matter.
 func (r *attendRun) twice(ctx context.Context) (outputs, error) {
-	rng := rand.New(rand.NewPCG(r.c.layoutSeed, 2))
-	groups := []int{1, 2, 4, 64, 0} // 0: as package schedule chooses
-	i := rng.IntN(len(groups))
-	j := (i + 1 + rng.IntN(len(groups)-1)) % len(groups)
-	if r.bench.spec.Whole(r.c.kind) {
-		i %= len(groups) - 1
-		j = i
-	}
-	r.partsPerItem = groups[i]
+	groups := r.c.partGroups(r.bench.spec)
+	r.partsPerItem = groups[0]
 	first, err := r.launch(ctx, r.c.everySequence())
 	if err != nil {
 		return outputs{}, err
 	}
-	r.fixedShares, r.readsPartials, r.partsPerItem = true, r.c.kind == spec.SharedDecode, groups[j]
+	r.fixedShares, r.readsPartials, r.partsPerItem = true, r.c.kind == spec.SharedDecode, groups[1]
 	second, err := r.launch(ctx, r.c.everySequence())
 	r.fixedShares, r.readsPartials = false, false
 	if err != nil {
@@ -109,11 +102,24 @@ func (r *attendRun) twice(ctx context.Context) (outputs, error) {
 	}
 	if !bytes.Equal(first.out, second.out) || !bytes.Equal(first.lse, second.lse) {
 		if r.kernels.Folds[r.c.kind] {
-			return outputs{}, wrongf("two runs gave different bits, with PartsPerItem %d and %d of schedule.Options", groups[i], groups[j])
+			return outputs{}, wrongf("two runs gave different bits, with PartsPerItem %d and %d of schedule.Options", groups[0], groups[1])
 		}
 		return outputs{}, wrongf("two runs gave different bits")
 	}
 	return second, nil
+}
+
+// partGroups are two values of PartsPerItem of schedule.Options, which give the same bits: not the
+// same one, where these do not depend on it.
+func (c *attendCase) partGroups(s spec.Spec) [2]int {
+	rng := rand.New(rand.NewPCG(c.layoutSeed, 2))
+	groups := []int{1, 2, 4, 64, 0} // 0: as package schedule chooses, by the step's sequences
+	if s.Whole(c.kind) {
+		n := groups[rng.IntN(len(groups)-1)]
+		return [2]int{n, n}
+	}
+	i := rng.IntN(len(groups))
+	return [2]int{groups[i], groups[(i+1+rng.IntN(len(groups)-1))%len(groups)]}
 }
 
 // launch runs some of the sequences.
