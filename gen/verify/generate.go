@@ -139,6 +139,15 @@ type placed struct {
 	own           bool
 }
 
+// loudness is what scores deviate by where elements of queries and keys do by 1. Queries are drawn
+// smaller for it: of scores far apart a weight is all, and the errors of a few rows are all that counts.
+func (d dice) loudness() float64 {
+	return math.Abs(d.spec.Scale) * math.Sqrt(float64(d.spec.Model.HeadDim))
+}
+
+// mostLoudness is as far as queries are drawn smaller, which leaves those of fp16 normal numbers.
+const mostLoudness = 64
+
 func (d dice) attendCase(kind spec.Kind, tile spec.Tile) attendCase {
 	m := d.spec.Model
 	c := attendCase{kind: kind, kvHeads: d.kvHeads(), alone: -1, withLSE: !d.oneIn(8), layoutSeed: d.Uint64()}
@@ -152,11 +161,14 @@ func (d dice) attendCase(kind spec.Kind, tile spec.Tile) attendCase {
 	if d.oneIn(4) {
 		c.tokens += 1 + d.IntN(3)
 	}
-	deviation := []float64{1, 1, 1, 4}[d.IntN(4)]
+	scores := []float64{1, 1, 1, 4}[d.IntN(4)] // their deviation
 	if c.sharp = c.layoutSeed%8 == 0; c.sharp {
-		deviation = 64
+		scores = 64
 	}
-	c.q = d.normal(c.tokens*c.queryHeads*m.HeadDim, deviation)
+	if d.loudness() > mostLoudness {
+		scores, c.sharp = scores*d.loudness()/mostLoudness, true
+	}
+	c.q = d.normal(c.tokens*c.queryHeads*m.HeadDim, scores/max(1, d.loudness()))
 	if d.spec.Masks.SoftCap > 0 && !c.sharp {
 		if c.capped = d.oneIn(3); c.capped {
 			d.nearCap(&c)

@@ -3,6 +3,7 @@ package verify
 import (
 	"fmt"
 	"hash/fnv"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -33,6 +34,33 @@ func TestSeedsOfShippedSpecs(t *testing.T) {
 		}
 		if got := sum.Sum64(); got != want {
 			t.Errorf("%s: the cases are other ones: %#x, want %#x", name, got, want)
+		}
+	}
+}
+
+// Whatever a spec's scale, its scores are no further apart than by the default one; those of a scale too
+// large for that are all taken for far apart.
+func TestScoresOfLargeScales(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		scale float64
+		sharp bool // all cases
+	}{{0.001, false}, {0.5, false}, {2, false}, {-2, false}, {5, false}, {1000, true}} {
+		s := testutil.Spec(t, "../../specs/llama3.yaml")
+		s.Scale = c.scale
+		b := &bench{spec: s, format: numeric.BF16, size: size{work: 5e4, keys: 256, tokens: 24, holders: 30}}
+		for n := range uint64(20) {
+			d := b.dice(rand.New(rand.NewPCG(5, n)))
+			drawn, most := d.attendCase(spec.Prefill, spec.Tile{Rows: 64, Keys: 64}), 0.0
+			for _, q := range drawn.q {
+				most = max(most, math.Abs(q))
+			}
+			if scores := most * math.Abs(c.scale) * math.Sqrt(float64(s.Model.HeadDim)); !drawn.sharp && scores > 6*4 {
+				t.Errorf("scale %v, case %d: scores of %.3g and more in a case that is pooled", c.scale, n, scores)
+			}
+			if c.sharp && (!drawn.sharp || most < 1./64) {
+				t.Errorf("scale %v, case %d: sharp is %v, queries up to %.3g", c.scale, n, drawn.sharp, most)
+			}
 		}
 	}
 }
