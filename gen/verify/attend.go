@@ -146,7 +146,7 @@ func (c *attendCase) bounds(s spec.Spec, f numeric.Format) attendBounds {
 		k = max(k, largestNorm(chunk.k, s.Model.HeadDim))
 	}
 	factor := max(1, s.Rope.AttentionFactor*s.Rope.AttentionFactor)
-	return newAttendBounds(f, math.Abs(s.Scale)*factor, largestNorm(c.q, s.Model.HeadDim), k, s.Model.HeadDim)
+	return newAttendBounds(f, math.Abs(s.Scale)*factor, largestNorm(c.q, s.Model.HeadDim), k, s.Model.HeadDim, s.Masks.SinkLogits)
 }
 
 // compare measures what all sequences gave against their references.

@@ -25,7 +25,9 @@ import (
 //
 // A whole case may have 5 times that and one row 10 times; a wrong key, angle
 // or mask is far above either in cases of a few dozen keys. The LSE takes the
-// scores' error alone: 10 times sqrt(2/3) u sigma, and float32's own.
+// scores' error alone: 10 times sqrt(2/3) u sigma, and float32's own. Beside a sink logit that
+// outweighs a row's keys, its output is in proportion to their weights, and a score's error e
+// makes it exp(e) times what it should be.
 const (
 	caseFactor = 2.0 // times eps sqrt(1 + sigma^2): a case
 	rowFactor  = 4.0 // times eps sqrt(1 + sigma^2): a row
@@ -81,10 +83,14 @@ type attendBounds struct {
 	whole, row, lse float64
 }
 
-func newAttendBounds(f numeric.Format, score, q, k float64, headDim int) attendBounds {
+func newAttendBounds(f numeric.Format, score, q, k float64, headDim int, sinks bool) attendBounds {
 	sigma := score * q * k / math.Sqrt(float64(headDim))
 	unit := f.Epsilon() * math.Sqrt(1+sigma*sigma)
-	return attendBounds{caseFactor * unit, rowFactor * unit, lseFactor * f.Epsilon() * sigma}
+	b := attendBounds{caseFactor * unit, rowFactor * unit, lseFactor * f.Epsilon() * sigma}
+	if sinks {
+		b.whole, b.row = max(b.whole, math.Expm1(b.lse*caseFactor/rowFactor)), max(b.row, math.Expm1(b.lse))
+	}
+	return b
 }
 
 // offLSE is how far an LSE is from what it should be; what the scores' error allows comes on

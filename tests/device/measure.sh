@@ -4,8 +4,8 @@
 #   tests/device/measure.sh FOLDER [PART...]
 #
 # prints each part's tables and keeps its reports in FOLDER. Parts: peers, shares, clean,
-# encodings, sharing, batching, heads, dram, sm80, verify, variants, sanitize, clusters, tune; all of
-# them by default. It needs bin/kgen (or another one in KGEN) and, for one thing each, torch, ncu
+# encodings, sharing, batching, heads, dram, sm80, verify, variants, random, sanitize, clusters, tune; all
+# of them by default. It needs bin/kgen (or another one in KGEN) and, for one thing each, torch, ncu
 # and compute-sanitizer.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -13,7 +13,7 @@ kgen=${KGEN:-bin/kgen}
 out=${1:?where to keep the reports: tests/device/measure.sh FOLDER [PART...]}
 shift
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(peers shares clean encodings sharing batching heads dram sm80 verify variants sanitize clusters tune)
+[ ${#parts[@]} -gt 0 ] || parts=(peers shares clean encodings sharing batching heads dram sm80 verify variants random sanitize clusters tune)
 mkdir -p "$out"
 
 attention=prefill:4x4096,prefill:1x16384,extend:1x64/8192,extend:1x64/32768,extend:1x64/131072,extend:8x64/8192,extend:1x256/16384,extend:4x512/8192
@@ -141,6 +141,16 @@ segment,raw s/page_size: 16/page_size: 256/; $a tiles: {extend: {warps: 16}}
 segment,raw,baked $a batching: fastest
 segment,raw s/head_dim: 128/head_dim: 64/; s/query_heads: 32/query_heads: 64/; $a tiles: {extend: {warps: 16}}
 END
+      ;;
+    random) # ten at a time; status 2 is of specs whose tiles do not fit
+      mkdir -p "$out/random"
+      python3 tests/device/random_specs.py 3 200 "$out/random"
+      seq 0 199 | xargs -P 10 -I{} sh -c '
+        "$0" verify "$1/{}.yaml" --backend gpu --encoding segment,raw,baked --cases 15 --seed $((2400 + {})) >"$1/{}.txt" 2>&1
+        echo "$? {}"' "$kgen" "$out/random" >"$out/random.txt"
+      echo "== random: how many specs end with which status, and those that failed"
+      cut -d' ' -f1 "$out/random.txt" | sort | uniq -c
+      grep '^1 ' "$out/random.txt" || true
       ;;
     sanitize)
       for tool in memcheck racecheck synccheck initcheck; do
