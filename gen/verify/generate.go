@@ -161,14 +161,13 @@ func (d dice) attendCase(kind spec.Kind, tile spec.Tile) attendCase {
 	if d.oneIn(4) {
 		c.tokens += 1 + d.IntN(3)
 	}
-	scores := []float64{1, 1, 1, 4}[d.IntN(4)] // their deviation
+	scores := []float64{1, 1, 1, 4}[d.IntN(4)] // their deviation, up to mostLoudness
 	if c.sharp = c.layoutSeed%8 == 0; c.sharp {
 		scores = 64
 	}
-	if d.loudness() > mostLoudness {
-		scores, c.sharp = scores*d.loudness()/mostLoudness, true
-	}
-	c.q = d.normal(c.tokens*c.queryHeads*m.HeadDim, scores/max(1, d.loudness()))
+	loudness := d.loudness()
+	c.sharp = c.sharp || loudness > mostLoudness
+	c.q = d.normal(c.tokens*c.queryHeads*m.HeadDim, scores/min(max(1, loudness), mostLoudness))
 	if d.spec.Masks.SoftCap > 0 && !c.sharp {
 		if c.capped = d.oneIn(3); c.capped {
 			d.nearCap(&c)

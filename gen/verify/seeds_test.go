@@ -12,6 +12,11 @@ import (
 	"github.com/kgen-project/kgen/tests/testutil"
 )
 
+// seeded draws small cases of a spec.
+func seeded(s spec.Spec) *bench {
+	return &bench{spec: s, format: numeric.BF16, size: size{work: 5e4, keys: 256, tokens: 24, holders: 30}}
+}
+
 // A seed means the same cases as when the tables of README.md were made. What is drawn
 // for a mask or an element type that a shipped spec has not must not move its cases.
 func TestSeedsOfShippedSpecs(t *testing.T) {
@@ -19,7 +24,7 @@ func TestSeedsOfShippedSpecs(t *testing.T) {
 	tile := spec.Tile{Rows: 64, Keys: 64}
 	for name, want := range map[string]uint64{"llama2_7b": 0xcc36f88d3406021, "llama3": 0x507f81cd1547bad6, "smollm2_135m": 0xb7e6881d0ec5047} {
 		s := testutil.Spec(t, "../../specs/"+name+".yaml")
-		b := &bench{spec: s, format: numeric.BF16, size: size{work: 5e4, keys: 256, tokens: 24, holders: 30}}
+		b := seeded(s)
 		sum := fnv.New64a()
 		for n := range uint64(4) {
 			for _, kind := range spec.TiledKinds {
@@ -48,7 +53,7 @@ func TestScoresOfLargeScales(t *testing.T) {
 	}{{0.001, false}, {0.5, false}, {2, false}, {-2, false}, {5, false}, {1000, true}} {
 		s := testutil.Spec(t, "../../specs/llama3.yaml")
 		s.Scale = c.scale
-		b := &bench{spec: s, format: numeric.BF16, size: size{work: 5e4, keys: 256, tokens: 24, holders: 30}}
+		b := seeded(s)
 		for n := range uint64(20) {
 			d := b.dice(rand.New(rand.NewPCG(5, n)))
 			drawn, most := d.attendCase(spec.Prefill, spec.Tile{Rows: 64, Keys: 64}), 0.0
