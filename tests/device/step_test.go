@@ -2,17 +2,14 @@ package device
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/kgen-project/kgen/generated/llama3"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/kvcache"
-	"github.com/kgen-project/kgen/runtime/nvrtc"
 	"github.com/kgen-project/kgen/runtime/serve"
 	"github.com/kgen-project/kgen/tests/toy"
 )
@@ -35,16 +32,7 @@ func (k alone) Tile(kind abi.Kind) (rows, keys int) {
 }
 
 func benchmarkSteps(b *testing.B, o opener) {
-	ctx := context.Background()
-	d := o.gpu(b)
-	kernels, err := kernel.Open(ctx, d, llama3.Bundle(), kernel.Options{})
-	if errors.Is(err, nvrtc.ErrNotFound) {
-		b.Skip(err)
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer kernels.Close()
+	d, kernels := openLlama3(b, o)
 	b.Run("shared", func(b *testing.B) { benchmarkStep(b, d, kernels) })
 	b.Run("alone", func(b *testing.B) { benchmarkStep(b, d, alone{kernels}) })
 }
@@ -58,20 +46,7 @@ func benchmarkStep(b *testing.B, d cuda.Device, kernels serve.Kernels) {
 		b.Fatal(err)
 	}
 	defer e.Close()
-	row := int64(m.KVHeads*(m.Group*(m.HeadDim+m.VHeadDim)+m.HeadDim+m.VHeadDim)) * 2
-	memory := alloc(b, d, tokens*row)
-	if err := d.Fill(0, memory, 0, tokens*row); err != nil {
-		b.Fatal(err)
-	}
-	var io serve.IO
-	next := memory
-	for _, t := range []struct {
-		ptr   *abi.DevicePtr
-		heads int
-	}{{&io.Q, m.KVHeads * m.Group}, {&io.Out, m.KVHeads * m.Group}, {&io.K, m.KVHeads}, {&io.V, m.KVHeads}} {
-		*t.ptr = next
-		next += abi.DevicePtr(2 * tokens * t.heads * m.HeadDim)
-	}
+	io := zeros(b, d, m, tokens)
 	attend := func(s *serve.Step) error {
 		for layer := range layers {
 			if err := s.Attend(layer, io); err != nil {
