@@ -294,8 +294,11 @@ type tuneReport struct {
 	Worst    float64      `json:"worst"`
 	HeldOut  float64      `json:"held_out_gain"`
 	Rejected []string     `json:"rejected"`
-	Seconds  float64      `json:"seconds"`
-	Stages   []tuneStage  `json:"stages"` // of Seconds
+	// Unfinished are the kinds for some of whose times the budget was too short: their choices
+	// are the default where no other plan has all of its times.
+	Unfinished []spec.Kind `json:"unfinished,omitempty"`
+	Seconds    float64     `json:"seconds"`
+	Stages     []tuneStage `json:"stages"` // of Seconds
 }
 
 type tuneChoice struct {
@@ -337,6 +340,9 @@ func (c *tuneCommand) report(a *app, s spec.Spec, e tune.Entry, path string) err
 			}
 			rows = append(rows, []string{string(k.Kind), limit(choice.Query), limit(choice.Keys), choice.Setting.String(), gain})
 		}
+		if k.Unfinished {
+			r.Unfinished = append(r.Unfinished, k.Kind)
+		}
 		for _, x := range k.Rejected {
 			r.Rejected = append(r.Rejected, fmt.Sprintf("%s %s: %s", k.Kind, x.Layout, x.Why))
 			wrong = wrong || x.Wrong
@@ -369,6 +375,9 @@ func (r tuneReport) print(a *app, rows [][]string) error {
 	fmt.Fprintf(a.stdout, "all cases: %+.1f%%, the worst %+.1f%%; held-out cases: %+.1f%%\n", 100*r.Gain, 100*r.Worst, 100*r.HeldOut)
 	for _, x := range r.Rejected {
 		fmt.Fprintln(a.stdout, "not ranked:", x)
+	}
+	for _, k := range r.Unfinished {
+		fmt.Fprintf(a.stdout, "unfinished: %s: the budget was too short for some times, and a plan without all of a bucket's is not chosen: give a larger --budget\n", k)
 	}
 	var took []string
 	for _, stage := range r.Stages {

@@ -47,9 +47,9 @@ type field struct {
 	unfinished bool // something was
 }
 
-func (r *run) kind(ctx context.Context, kind spec.Kind, all []*candidate, kindsLeft int) (k KindTable, err error) {
+func (r *run) kind(ctx context.Context, kind spec.Kind, all []*candidate, part float64) (k KindTable, err error) {
 	f := &field{run: r, kind: kind, all: all, cases: r.cases(kind), problems: map[Case]*bench.Problem{}, times: map[Case]map[Setting]sample{}}
-	end := r.until(1 / float64(kindsLeft))
+	end := r.until(part)
 	if f.until = end; !end.IsZero() {
 		f.until = time.Now().Add(time.Until(end) * 7 / 10)
 	}

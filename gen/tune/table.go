@@ -121,13 +121,15 @@ func (k KindTable) Gain(s spec.Spec, heldOut bool) (mean, worst float64, cases i
 	return math.Exp(sum/float64(cases)) - 1, worst, cases
 }
 
-// Tuned is the rules of the entry's choices, for the kinds that a spec has. Where a kind's last choices are the spec's
+// Tuned is the rules of the entry's choices, for the kinds that a spec has; but for shared decode
+// of another sharing than was measured, which cuts chunks otherwise. (H200, 32 sequences that hold
+// 8k tokens: with fastest 48 us by tiles of 64 keys and 51 by 128, with bitwise 58 and 51.) Where a kind's last choices are the spec's
 // default, they are left out: that is what a sequence gets that no rule holds. (The default
 // of the day of the measurement may have been another.)
 func (e Entry) Tuned(s spec.Spec) (plan.Tuned, error) {
 	t := plan.Tuned{GPU: e.GPU, Target: e.Target}
 	for _, k := range e.Kinds {
-		if !slices.Contains(s.Kinds, k.Kind) {
+		if !slices.Contains(s.Kinds, k.Kind) || k.Kind == spec.SharedDecode && e.MeasuredOf(s).Sharing != s.Sharing {
 			continue
 		}
 		usual, err := plan.Choose(s, k.Kind, e.Target)
@@ -171,6 +173,15 @@ var notWord = regexp.MustCompile(`[^a-z0-9]+`)
 
 // With is the table with an entry in the place of the spec's own, if it has one.
 func (t Table) With(e Entry) Table {
+	if old, ok := t.Entry(e.Spec); ok && old.Differs(e.Identity) == "" {
+		e.Kinds = slices.Clone(e.Kinds)
+		for _, k := range old.Kinds {
+			if !slices.ContainsFunc(e.Kinds, func(new KindTable) bool { return new.Kind == k.Kind }) {
+				e.Kinds = append(e.Kinds, k)
+			}
+		}
+		slices.SortFunc(e.Kinds, func(a, b KindTable) int { return slices.Index(Kinds, a.Kind) - slices.Index(Kinds, b.Kind) })
+	}
 	entries := slices.DeleteFunc(slices.Clone(t.Entries), func(old Entry) bool { return old.Spec == e.Spec })
 	entries = append(entries, e)
 	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Spec, b.Spec) })

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +85,40 @@ func TestTableReadsBack(t *testing.T) {
 	}
 	if other := entry(t); len(want.With(other).Entries) != 1 {
 		t.Errorf("a spec has two entries")
+	}
+}
+
+// What was measured of other kinds by the same machine, compiler and kernels stays.
+func TestTableKeepsOtherKinds(t *testing.T) {
+	table := Table{GPU: "NVIDIA H200"}.With(entry(t))
+	decode := entry(t)
+	decode.Kinds = []KindTable{{Kind: spec.Decode}}
+	prefill := entry(t)
+	prefill.Kinds = []KindTable{{Kind: spec.Prefill}}
+	other := entry(t)
+	other.Sources, other.Kinds = "of other kernels", []KindTable{{Kind: spec.Decode}}
+	for _, test := range []struct {
+		name string
+		new  []Entry
+		want []spec.Kind
+	}{
+		{"the same kind", []Entry{entry(t)}, []spec.Kind{spec.Extend}},
+		{"another kind", []Entry{decode}, []spec.Kind{spec.Extend, spec.Decode}},
+		{"and one that comes first", []Entry{decode, prefill}, []spec.Kind{spec.Prefill, spec.Extend, spec.Decode}},
+		{"other kernels", []Entry{prefill, other}, []spec.Kind{spec.Decode}},
+	} {
+		now := table
+		for _, e := range test.new {
+			now = now.With(e)
+		}
+		e, _ := now.Entry("llama3")
+		var kinds []spec.Kind
+		for _, k := range e.Kinds {
+			kinds = append(kinds, k.Kind)
+		}
+		if !slices.Equal(kinds, test.want) {
+			t.Errorf("%s: the table has %v, want %v", test.name, kinds, test.want)
+		}
 	}
 }
 
@@ -398,6 +433,34 @@ func TestScoreModel(t *testing.T) {
 	}
 	if c := spearman([]float64{1, 1, 2, 2}, []float64{1, 2, 1, 2}); c != 0 {
 		t.Errorf("no order: %v", c)
+	}
+}
+
+// Shared decode has the plan that was measured with the spec's own sharing alone.
+func TestTunedOfAnotherSharing(t *testing.T) {
+	s := llama3(t)
+	chosen := setting(t, "sm90_r128k64s3w12")
+	e := Entry{Identity: Identity{Digest: spec.Digest(s), Target: "sm_90a"}, Kinds: []KindTable{
+		{Kind: spec.Decode, Choices: []Choice{{Setting: setting(t, "sm90_r16k64s6w7")}}},
+		{Kind: spec.SharedDecode, Choices: []Choice{{Setting: chosen}}},
+	}}
+	bitwise := s
+	bitwise.Sharing = spec.Bitwise
+	for _, test := range []struct {
+		s     spec.Spec
+		kinds []spec.Kind
+	}{{s, []spec.Kind{spec.Decode, spec.SharedDecode}}, {bitwise, []spec.Kind{spec.Decode}}} {
+		tuned, err := e.Tuned(test.s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var kinds []spec.Kind
+		for _, r := range tuned.Rules {
+			kinds = append(kinds, r.Kind)
+		}
+		if !slices.Equal(kinds, test.kinds) {
+			t.Errorf("sharing %s: rules for %v, want %v", test.s.Sharing, kinds, test.kinds)
+		}
 	}
 }
 

@@ -131,7 +131,7 @@ func Run(ctx context.Context, m Machine, s spec.Spec, j *Journal, o Options) (_ 
 	}
 	for i, kind := range o.Kinds {
 		err := stage("time "+string(kind), func() error {
-			k, err := r.kind(ctx, kind, byKind[kind], len(o.Kinds)-i)
+			k, err := r.kind(ctx, kind, byKind[kind], r.partOf(o.Kinds[i:]))
 			e.Kinds = append(e.Kinds, k)
 			return err
 		})
@@ -140,6 +140,15 @@ func Run(ctx context.Context, m Machine, s spec.Spec, j *Journal, o Options) (_ 
 		}
 	}
 	return e, nil
+}
+
+// partOf is the first kind's part of the time that is left for some: that of its cases.
+func (r *run) partOf(kinds []spec.Kind) float64 {
+	all := 0
+	for _, k := range kinds {
+		all += len(r.cases(k))
+	}
+	return float64(len(r.cases(kinds[0]))) / float64(max(1, all))
 }
 
 // cases are those of a kind.
