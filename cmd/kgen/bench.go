@@ -29,6 +29,7 @@ type benchCommand struct {
 	Encoding string   `placeholder:"E" help:"An encoding in place of the spec's: segment, raw or baked." predictor:"encoding"`
 	Fixed    bool     `name:"fixed-shares" help:"Give each block of family sm90 its share of the work from the start, not what comes next when it is done."`
 	Parts    int      `placeholder:"N" help:"Give each item of family sm90 up to so many parts of a sequence, a power of two, not as many as are expected to be the fastest."`
+	Layers   int      `default:"1" placeholder:"N" help:"Time a layer of a graph of so many, as a model's step is one: append, attend and merge, each layer with KV of its own, which the L2 cache does not have (default: 1, attend and merge alone)."`
 	Clean    bool     `help:"Leave the L2 cache full of what was read, not of what was written and must be written back first."`
 	Repeats  int      `default:"20" placeholder:"N" help:"Timed launches of a case (default: 20)."`
 	Seed     uint64   `default:"1" placeholder:"S" help:"Of pages, offsets and values (default: 1)."`
@@ -42,7 +43,7 @@ type benchCommand struct {
 
 func (benchCommand) Help() string {
 	return `A sequence's KV lies in chunks of 512 tokens at arbitrary offsets (with a window one behind the other), in shuffled pages. Each time is the median of a replayed graph with ` +
-		`a cold L2 cache, the merge of split sequences included. TB/s counts every input and output once. The limit is the larger of the bytes and ` +
+		`a cold L2 cache, the merge of split sequences included; with --layers the share of a layer of a graph of several. TB/s counts every input and output once. The limit is the larger of the bytes and ` +
 		`the operations over the device's ceilings, which a kernel that only reads and one that only multiplies measure in the same run.
 
 Cases: ` + bench.CaseForms + `. shared is a decode step of sequences that hold one document, each at an offset of its own, and OWN tokens of ` +
@@ -186,6 +187,16 @@ func (c *benchCommand) measure(ctx context.Context, a *app) (_ bench.Report, err
 	if c.Repeats < 1 || !(c.Read >= 0 && c.Read < most) || !(c.Product >= 0 && c.Product < most) {
 		return bench.Report{}, usagef("--repeats, --read and --product are positive numbers")
 	}
+	switch {
+	case c.Layers < 1 || c.Layers > 1000:
+		return bench.Report{}, usagef("--layers is %d, want 1 to 1000", c.Layers)
+	case c.Layers > 1 && c.Clean:
+		return bench.Report{}, usagef("--clean is of single launches: nothing is written between the layers of a graph")
+	case c.Layers > 1 && slices.Contains(against, "copies"):
+		return bench.Report{}, usagef("--against copies is timed by single launches: leave out --layers")
+	case c.Layers > 1 && !slices.Contains(s.Kinds, spec.Append):
+		return bench.Report{}, usagef("--layers: a layer begins with append, which the spec %s leaves out of its kernels", s.Name)
+	}
 	if c.Parts < 0 || c.Parts&(c.Parts-1) != 0 {
 		return bench.Report{}, usagef("--parts is %d, want a power of two", c.Parts)
 	}
@@ -241,7 +252,7 @@ func (m *measurement) run(ctx context.Context, cases []bench.Case, against []bas
 	if err != nil {
 		return bench.Report{}, err
 	}
-	o := bench.Options{Repeats: m.command.Repeats, Seed: m.command.Seed, FixedShares: m.command.Fixed, PartsPerItem: m.command.Parts}
+	o := bench.Options{Repeats: m.command.Repeats, Seed: m.command.Seed, FixedShares: m.command.Fixed, PartsPerItem: m.command.Parts, Layers: m.command.Layers}
 	report := bench.NewReport(m.spec, m.dev.Info(), o)
 	report.Kgen, report.Date = version, time.Now().UTC().Truncate(time.Second)
 	report.Command = strings.Join(append([]string{"kgen"}, m.app.args...), " ")
@@ -262,7 +273,7 @@ func (m *measurement) run(ctx context.Context, cases []bench.Case, against []bas
 		case "batching":
 			o.Against = append(o.Against, bench.Batching(m.spec, k))
 		case "torch":
-			torch, err := bench.StartTorch(ctx, m.spec, bench.TorchOptions{Repeats: o.Repeats, Clean: m.command.Clean})
+			torch, err := bench.StartTorch(ctx, m.spec, bench.TorchOptions{Repeats: o.Repeats, Clean: m.command.Clean, Layers: m.command.Layers})
 			if err != nil {
 				return report, err
 			}
@@ -312,7 +323,7 @@ func (m *measurement) regret(rows []bench.Row) {
 // attending is the spec with the kinds alone that baselines are timed by.
 func attending(s spec.Spec) spec.Spec {
 	s.Kinds = slices.DeleteFunc(slices.Clone(s.Kinds), func(k spec.Kind) bool {
-		return !slices.Contains([]spec.Kind{spec.Prefill, spec.Extend, spec.Decode, spec.Merge}, k)
+		return !slices.Contains([]spec.Kind{spec.Append, spec.Prefill, spec.Extend, spec.Decode, spec.Merge}, k)
 	})
 	return s
 }

@@ -29,6 +29,11 @@ type CacheMapper interface {
 	MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error)
 }
 
+// Appender is a Launcher whose steps may be of several layers: see [Options].
+type Appender interface {
+	Append(s cuda.Stream, p abi.AppendParams) error
+}
+
 // Chooser is a Launcher that has several kernels of a kind, for sequences of different
 // lengths: a *kernel.Set.
 type Chooser interface {
@@ -75,6 +80,12 @@ type Options struct {
 	// PartsPerItem is how many parts an item has for kernels that fold them; 0: as many as
 	// package schedule chooses.
 	PartsPerItem int
+
+	// Layers, where above 1, makes each graph one of so many layers as a model has them, one
+	// behind the other: append, attend and merge, each with KV of its own. A time is then a
+	// layer's share, and nothing empties the L2 cache between graphs: their KV is to be larger
+	// than it by far. The launcher is an Appender.
+	Layers int
 
 	Against []Baseline // timed on each case right after it
 
@@ -125,7 +136,7 @@ func Run(ctx context.Context, dev cuda.GraphDevice, s spec.Spec, k Kernels, case
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	t.reader = o.Reader
+	t.reader, t.layers = o.Reader, max(1, o.Layers)
 	for i, c := range cases {
 		o.Progress(i, len(cases), c.String())
 		of, err := runCase(ctx, t, s, k, c, o)
@@ -145,6 +156,11 @@ func runCase(ctx context.Context, t *timer, s spec.Spec, k Kernels, c Case, o Op
 	}
 	p.FixedShares, p.PartsPerItem = o.FixedShares, o.PartsPerItem
 	defer p.Free()
+	if o.Layers > 1 {
+		if err := p.addLayers(o.Layers); err != nil {
+			return nil, err
+		}
+	}
 	st, err := p.attend(k, s, p.layout.Sequences, p.cache)
 	if err != nil {
 		return nil, err

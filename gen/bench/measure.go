@@ -38,6 +38,7 @@ type timer struct {
 	dev     cuda.GraphDevice
 	stream  cuda.Stream
 	repeats int
+	layers  int           // of a graph, whose KV is larger than the L2 cache; 1: that is emptied
 	cold    abi.DevicePtr // written between launches, to empty the L2 cache; 0: the cache is left as it is
 	coldLen int64
 	reader  *Reader // reads after that, where set
@@ -48,7 +49,7 @@ func newTimer(dev cuda.GraphDevice, repeats int) (*timer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &timer{dev: dev, stream: stream, repeats: repeats, coldLen: 4 * dev.Info().L2Bytes}
+	t := &timer{dev: dev, stream: stream, repeats: repeats, layers: 1, coldLen: 4 * dev.Info().L2Bytes}
 	if t.coldLen > 0 {
 		if t.cold, err = dev.Alloc(t.coldLen); err != nil {
 			return nil, errors.Join(err, t.close())
@@ -72,7 +73,7 @@ func (t *timer) repeating(repeats int) *timer {
 	return &other
 }
 
-// measure times what launch puts on the stream, recorded as one graph.
+// measure times what launch puts on the stream, recorded as one graph, or a layer's share of it.
 func (t *timer) measure(ctx context.Context, launch func(cuda.Stream) error) (Times, error) {
 	all, err := t.samples(ctx, launch)
 	if err != nil {
@@ -97,7 +98,7 @@ func (t *timer) samples(ctx context.Context, launch func(cuda.Stream) error) ([]
 	const warmUp = 2
 	var all []time.Duration
 	for i := range warmUp + t.repeats {
-		if t.cold != 0 {
+		if t.cold != 0 && t.layers == 1 {
 			if err := t.dev.Fill(t.stream, t.cold, 0, t.coldLen); err != nil {
 				return nil, err
 			}
@@ -112,7 +113,7 @@ func (t *timer) samples(ctx context.Context, launch func(cuda.Stream) error) ([]
 			return nil, err
 		}
 		if i >= warmUp {
-			all = append(all, took)
+			all = append(all, took/time.Duration(t.layers))
 		}
 	}
 	return all, nil

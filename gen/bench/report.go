@@ -43,6 +43,7 @@ type Report struct {
 	Seed     uint64    `json:"seed"`
 	Fixed    bool      `json:"fixed_shares,omitempty"` // blocks had their shares of the work from the start
 	Parts    int       `json:"parts,omitempty"`        // of an item, as asked for; 0: as many as were expected to be the fastest
+	Layers   int       `json:"layers,omitempty"`       // of a graph, of which a time is a layer's share; 0: it is attend and merge alone
 	Clean    bool      `json:"clean_l2,omitempty"`     // the L2 cache was full of what had been read, not written
 	Ceilings *Ceilings `json:"ceilings,omitempty"`
 	Rows     []Row     `json:"rows"`
@@ -50,7 +51,7 @@ type Report struct {
 
 // NewReport is a report without rows.
 func NewReport(s spec.Spec, device cuda.Info, o Options) Report {
-	return Report{
+	r := Report{
 		Schema: ReportSchema, Spec: s.Name, Digest: spec.Digest(s),
 		Heads: [2]int{s.Model.QueryHeads, s.Model.KVHeads}, HeadDim: [2]int{s.Model.HeadDim, s.Model.VHeadDim}, DType: s.Model.DType,
 		Encoding: s.Cache.Encoding, PageSize: s.Cache.PageSize, Layout: s.Cache.Layout,
@@ -58,6 +59,10 @@ func NewReport(s spec.Spec, device cuda.Info, o Options) Report {
 		Multiprocessors: device.Multiprocessors, L2Bytes: device.L2Bytes, MemoryBytes: device.MemoryBytes,
 		Repeats: o.Repeats, Seed: o.Seed, Fixed: o.FixedShares, Parts: o.PartsPerItem, Rows: []Row{},
 	}
+	if o.Layers > 1 {
+		r.Layers = o.Layers
+	}
+	return r
 }
 
 // ParseReport reads a report that was written as JSON. It refuses unknown fields,
@@ -218,9 +223,12 @@ func (r Report) About() []string {
 	if r.Ceilings != nil {
 		lines = append(lines, "Ceilings: "+r.Ceilings.String())
 	}
-	cold := "a cold L2 cache, full of writes"
-	if r.Clean {
-		cold = "a cold L2 cache, full of reads"
+	times, cold := "launches of a replayed graph", "a cold L2 cache, full of writes, merge included"
+	switch {
+	case r.Layers > 1:
+		times, cold = "replays of a graph", fmt.Sprintf("%d layers, each with KV of its own: of a layer's append, attend and merge", r.Layers)
+	case r.Clean:
+		cold = "a cold L2 cache, full of reads, merge included"
 	}
 	if r.Fixed {
 		cold += ", each block's share of the work fixed from the start"
@@ -228,7 +236,7 @@ func (r Report) About() []string {
 	if r.Parts > 0 {
 		cold += fmt.Sprintf(", up to %d parts in an item", r.Parts)
 	}
-	return append(lines, fmt.Sprintf("Medians of %d launches of a replayed graph with %s, merge included; ± is half of what lies between the 10th and the 90th percentile", r.Repeats, cold))
+	return append(lines, fmt.Sprintf("Medians of %d %s with %s; ± is half of what lies between the 10th and the 90th percentile", r.Repeats, times, cold))
 }
 
 // String is both rates with their spread.

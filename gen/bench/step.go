@@ -27,7 +27,10 @@ type Problem struct {
 	tokens int // query tokens of all sequences
 	seed   uint64
 	maps   []*kernel.CacheMaps
-	side   *cuda.Side // of decode, beside shared decode; nil until it is wanted
+	side   *cuda.Side // of shared decode, beside decode; nil until it is wanted
+
+	append  abi.AppendParams // ahead of each layer; no tokens: a step is of one layer, without append
+	further []cache          // KV of the layers behind the first
 
 	FixedShares  bool // see Options
 	PartsPerItem int  // likewise
@@ -124,15 +127,61 @@ type step struct {
 	kernels Kernels
 	kind    spec.Kind
 	choice  kernel.Choice
+	append  abi.AppendParams      // no tokens: none
 	ahead   abi.MaterialiseParams // rotates keys ahead of attend; no copies: none
 	attend  abi.AttendParams
 	shared  abi.AttendParams // of shared decode, beside attend; no items: none
-	side    *cuda.Side       // that attend is then launched on
+	side    *cuda.Side       // that it is then launched on
 	merge   abi.MergeParams
+	further []layer // behind the first, whose KV is in attend and shared
 	splits  int     // of a sequence, in the mean
 	parts   int     // of an item, at most
 	items   int     // of all launches
 	saved   float64 // tokens of KV that are not read again
+}
+
+// layer is where a layer's KV is.
+type layer struct {
+	keys, values   abi.DevicePtr
+	attend, shared maps
+}
+
+// maps are the tensor maps of a kernel; null where it needs none.
+type maps struct{ keys, values abi.DevicePtr }
+
+// addLayers has each step compute so many layers, one behind the other, of which each has KV of its
+// own: append, attend and merge.
+func (p *Problem) addLayers(layers int) error {
+	m, size := p.spec.Model, p.spec.Cache.PageSize
+	layer := int64(p.layout.Pages) * int64(2*size*m.KVHeads*(m.HeadDim+m.VHeadDim))
+	if cold := 4 * p.dev.Info().L2Bytes; int64(layers)*layer < cold {
+		return fmt.Errorf("the KV of %d layers is %.3g MB, which the L2 cache may still have in the next graph: give %d layers",
+			layers, float64(int64(layers)*layer)/1e6, (cold+layer-1)/layer)
+	}
+	rng := rand.New(rand.NewPCG(p.seed, 5))
+	for range layers - 1 {
+		c := p.newCache(rng, nil, p.layout.Pages)
+		c.table, c.entries = p.cache.table, p.cache.entries
+		p.further = append(p.further, c)
+	}
+	// What append writes is in pages of its own, which a case has no keys in.
+	pages := (p.c.Query + size - 1) / size
+	slots, positions := make([]int32, 0, p.tokens), make([]int32, 0, p.tokens)
+	for i := range p.c.Batch {
+		for j := range p.c.Query {
+			slots, positions = append(slots, int32(i*pages*size+j)), append(positions, int32(j))
+		}
+	}
+	own := p.newCache(nil, nil, p.c.Batch*pages)
+	p.append = abi.AppendParams{
+		K: p.random(rng, int64(p.tokens*m.KVHeads*m.HeadDim), formatOf(m.DType)), V: p.random(rng, int64(p.tokens*m.KVHeads*m.VHeadDim), formatOf(m.DType)),
+		KCache: own.keys, VCache: own.values, Slots: p.upload(slots), Positions: p.upload(positions), Rope: p.rope,
+		KTokenStride: int32(m.KVHeads * m.HeadDim), VTokenStride: int32(m.KVHeads * m.VHeadDim), KVHeads: int32(m.KVHeads), Tokens: int32(p.tokens),
+	}
+	if p.err == nil {
+		p.err = p.dev.Synchronize(context.Background(), 0) // the copies that random starts
+	}
+	return p.err
 }
 
 // attend builds the work lists of sequences whose KV is in a cache.
@@ -220,7 +269,14 @@ func (p *Problem) attendShared(k Kernels, bitwise bool) (*step, error) {
 		}
 	}
 	st.side = p.side
-	return st, p.mapCache(k, spec.SharedDecode, &st.shared, p.cache)
+	for i := range st.further {
+		if st.further[i].shared, err = p.mapCache(k, spec.SharedDecode, p.further[i]); err != nil {
+			return nil, err
+		}
+	}
+	of, err := p.mapCache(k, spec.SharedDecode, p.cache)
+	st.shared.KMap, st.shared.VMap = of.keys, of.values
+	return st, err
 }
 
 // counter is one for a launch, or null.
@@ -266,40 +322,85 @@ func (p *Problem) step(k Kernels, s spec.Spec, lists schedule.Lists, c cache) (*
 	if p.err != nil {
 		return nil, p.err
 	}
-	if chooser, ok := k.Launcher.(Chooser); ok {
-		maps, err := chooser.MapChoice(st.choice, c.keys, c.values, c.pages, m.KVHeads)
-		if err != nil {
-			return nil, err
+	mapped := func(c cache) (maps, error) {
+		chooser, ok := k.Launcher.(Chooser)
+		if !ok {
+			return p.mapCache(k, p.c.Kind, c)
 		}
-		p.setMaps(&st.attend, maps)
+		of, err := chooser.MapChoice(st.choice, c.keys, c.values, c.pages, m.KVHeads)
+		if err != nil {
+			return maps{}, err
+		}
+		return p.keepMaps(of), nil
+	}
+	of, err := mapped(c)
+	if err != nil {
+		return nil, err
+	}
+	st.attend.KMap, st.attend.VMap = of.keys, of.values
+	if c.keys != p.cache.keys { // another baseline's
 		return st, nil
 	}
-	return st, p.mapCache(k, p.c.Kind, &st.attend, c)
+	st.append = p.append
+	for _, c := range p.further {
+		l := layer{keys: c.keys, values: c.values}
+		if l.attend, err = mapped(c); err != nil {
+			return nil, err
+		}
+		st.further = append(st.further, l)
+	}
+	return st, nil
 }
 
-func (p *Problem) setMaps(params *abi.AttendParams, maps *kernel.CacheMaps) {
-	p.maps = append(p.maps, maps)
-	params.KMap, params.VMap = maps.K, maps.V
+func (p *Problem) keepMaps(m *kernel.CacheMaps) maps {
+	p.maps = append(p.maps, m)
+	return maps{m.K, m.V}
 }
 
-// mapCache gives launches of a kind the tensor maps that its kernel needs.
-func (p *Problem) mapCache(k Kernels, kind spec.Kind, params *abi.AttendParams, c cache) error {
+// mapCache makes the tensor maps that the kernel of a kind needs.
+func (p *Problem) mapCache(k Kernels, kind spec.Kind, c cache) (maps, error) {
 	mapper, ok := k.Launcher.(CacheMapper)
 	if !ok {
-		return nil
+		return maps{}, nil
 	}
-	maps, err := mapper.MapCache(abi.Kind(kind), c.keys, c.values, c.pages, p.spec.Model.KVHeads)
+	of, err := mapper.MapCache(abi.Kind(kind), c.keys, c.values, c.pages, p.spec.Model.KVHeads)
 	if err != nil {
+		return maps{}, err
+	}
+	return p.keepMaps(of), nil
+}
+
+// launch puts the step on a stream.
+func (st *step) launch(stream cuda.Stream) error {
+	if err := st.launchLayer(stream); err != nil {
 		return err
 	}
-	p.setMaps(params, maps)
+	for _, l := range st.further {
+		of := *st
+		for _, x := range []struct {
+			params *abi.AttendParams
+			maps   maps
+		}{{&of.attend, l.attend}, {&of.shared, l.shared}} {
+			x.params.KCache, x.params.VCache, x.params.KMap, x.params.VMap = l.keys, l.values, x.maps.keys, x.maps.values
+		}
+		if st.ahead.CopyCount > 0 { // the keys that attend reads are the rotated ones
+			of.ahead.SrcK, of.attend.KCache, of.attend.KMap = l.keys, st.attend.KCache, st.attend.KMap
+		}
+		if err := of.launchLayer(stream); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-func (st *step) launch(stream cuda.Stream) error {
-	var err error
+func (st *step) launchLayer(stream cuda.Stream) (err error) {
+	if st.append.Tokens > 0 {
+		if err := st.kernels.Launcher.(Appender).Append(stream, st.append); err != nil {
+			return err
+		}
+	}
 	if st.shared.ItemCount > 0 {
-		err = st.side.Both(stream, func(stream cuda.Stream) error { return st.kernels.SharedDecode(stream, st.shared) }, st.launchAttend)
+		err = st.side.Both(stream, st.launchAttend, func(stream cuda.Stream) error { return st.kernels.SharedDecode(stream, st.shared) })
 	} else {
 		err = st.launchAttend(stream)
 	}

@@ -37,6 +37,7 @@ type TorchOptions struct {
 	Script  string // its text; "": torch_attention.py
 	Repeats int    // timed launches
 	Clean   bool   // as with a Reader in [Options]
+	Layers  int    // as in Options
 }
 
 // StartTorch starts torch for a spec's heads, and waits until it is ready. It is a
@@ -61,6 +62,9 @@ func StartTorch(ctx context.Context, s spec.Spec, o TorchOptions) (_ *Torch, err
 		"--heads", fmt.Sprintf("%d,%d,%d", s.Model.QueryHeads, s.Model.KVHeads, s.Model.HeadDim)}
 	if o.Clean {
 		args = append(args, "--clean")
+	}
+	if o.Layers > 1 {
+		args = append(args, "--layers", fmt.Sprint(o.Layers))
 	}
 	t.cmd = exec.CommandContext(ctx, o.Python, args...)
 	t.cmd.Stderr = t.stderr

@@ -5,7 +5,8 @@
 torch gets contiguous, already rotated K and V: the work that kgen's paged,
 lazily rotated kernels do on top is not asked of it. Heads are Llama 3's unless
 --heads says otherwise. L2 is emptied before each launch, as in `kgen bench`;
-times are medians of replayed graphs.
+times are medians of replayed graphs. With --layers N a graph has N calls, each with K
+and V of its own, L2 is left as it is, and a time is a call's share.
 
 With --serve it is what `kgen bench --against torch` talks to: it prints what it is,
 then reads a case a line and answers each with a line of JSON.
@@ -29,19 +30,21 @@ def parse(case):
     return kind, int(batch), int(query), int(context or query)
 
 
-def times(f, repeats, clean):
-    """Seconds of each replay, sorted."""
+def times(f, layers, repeats, clean):
+    """Seconds of each replay, for a layer, sorted."""
     for _ in range(3):
-        f()
+        f(0)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        f()
+        for layer in range(layers):
+            f(layer)
     cold = torch.empty(4 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
     all_times = []
     warm_up = 2
     for i in range(warm_up + repeats):
-        cold.zero_()
+        if layers == 1:
+            cold.zero_()
         if clean:
             cold.view(torch.int32).sum()
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -50,23 +53,22 @@ def times(f, repeats, clean):
         end.record()
         end.synchronize()
         if i >= warm_up:
-            all_times.append(start.elapsed_time(end) / 1e3)
+            all_times.append(start.elapsed_time(end) / 1e3 / layers)
     return sorted(all_times)
 
 
-def measure(case, backend, heads, dtype, repeats, clean):
+def measure(case, backend, heads, dtype, layers, repeats, clean):
     kind, batch, query, context = parse(case)
     q_heads, kv_heads, dim = heads
     q = torch.randn(batch, q_heads, query, dim, device="cuda", dtype=dtype)
-    k = torch.randn(batch, kv_heads, context, dim, device="cuda", dtype=dtype)
-    v = torch.randn_like(k)
+    kv = [[torch.randn(batch, kv_heads, context, dim, device="cuda", dtype=dtype) for _ in "kv"] for _ in range(layers)]
     causal = kind == "prefill"
 
-    def f():
+    def f(layer):
         with sdpa_kernel(BACKENDS[backend]):
-            F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+            F.scaled_dot_product_attention(q, *kv[layer], is_causal=causal, enable_gqa=True)
 
-    seconds = times(f, repeats, clean)
+    seconds = times(f, layers, repeats, clean)
     n, median = len(seconds), seconds[len(seconds) // 2]
     operations = 4 * batch * q_heads * query * context * dim * (0.5 if causal else 1)
     figures = {"median": median, "fastest": seconds[0], "slowest": seconds[-1], "p10": seconds[n // 10], "p90": seconds[n - 1 - n // 10]}
@@ -74,23 +76,23 @@ def measure(case, backend, heads, dtype, repeats, clean):
     return row | {"tflops": operations / median / 1e12}
 
 
-def rows(case, heads, dtype, repeats, clean):
+def rows(case, heads, dtype, layers, repeats, clean):
     for backend in BACKENDS:
         row = {"case": case, "backend": backend}
         try:
-            row |= measure(case, backend, heads, dtype, repeats, clean)
+            row |= measure(case, backend, heads, dtype, layers, repeats, clean)
         except RuntimeError as error:  # a backend may refuse a shape
             row["error"] = str(error).splitlines()[0]
         yield row
     torch.cuda.empty_cache()  # kgen allocates from the same memory
 
 
-def serve(heads, dtype, repeats, clean):
+def serve(heads, dtype, layers, repeats, clean):
     if not torch.cuda.is_available():
         sys.exit("torch finds no CUDA device")
     print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name(0)}), flush=True)
     for line in sys.stdin:
-        print(json.dumps(list(rows(line.strip(), heads, dtype, repeats, clean))), flush=True)
+        print(json.dumps(list(rows(line.strip(), heads, dtype, layers, repeats, clean))), flush=True)
 
 
 def main():
@@ -99,16 +101,17 @@ def main():
     parser.add_argument("--heads", default="32,8,128", help="query heads, KV heads, head dim")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--clean", action="store_true", help="leave L2 full of reads, not of writes")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", action="store_true", help="read cases from standard input")
     args = parser.parse_args()
     heads, dtype = tuple(int(n) for n in args.heads.split(",")), DTYPES[args.dtype]
     if args.serve:
-        serve(heads, dtype, args.repeats, args.clean)
+        serve(heads, dtype, args.layers, args.repeats, args.clean)
         return
     for case in args.cases:
-        for row in rows(case, heads, dtype, args.repeats, args.clean):
+        for row in rows(case, heads, dtype, args.layers, args.repeats, args.clean):
             if args.json:
                 print(json.dumps(row), flush=True)
             elif "error" in row:
