@@ -199,9 +199,6 @@ func artifacts(m abi.Manifest, embed bool) []Code {
 		if k.Plan.Folds {
 			fields = append(fields, Id("Folds").Op(":").True())
 		}
-		if early(spec.Kind(k.Kind), k.Plan.KeysAhead) {
-			fields = append(fields, Id("Early").Op(":").True())
-		}
 		fields = append(fields,
 			Id("Source").Op(":").Id("read").Call(Lit(k.Source)))
 		if embed {

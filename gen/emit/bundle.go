@@ -16,7 +16,7 @@ func (o Output) Bundle(s spec.Spec) kernel.Bundle {
 			Kind: abi.Kind(k.Plan.Kind), Entry: k.Entry, File: k.File, Family: string(k.Plan.Family),
 			Rows: k.Plan.ItemRows(s.Model.Group()), Keys: k.Plan.Keys, Stages: k.Plan.Stages, Warps: k.Plan.Warps,
 			Group: s.Model.Group(), SharedBytes: k.Plan.Shared, Blocks: moreThanOne(k.Plan.MinBlocks), Cluster: moreThanOne(k.Plan.Cluster), Source: k.Source,
-			Early: early(k.Plan.Kind, k.Plan.KeysAhead), Folds: k.Plan.Folds, KeysAhead: k.Plan.KeysAhead, Targets: words(k.Plan.Targets), Tuned: words(k.Plan.Tuned),
+			Folds: k.Plan.Folds, KeysAhead: k.Plan.KeysAhead, Targets: words(k.Plan.Targets), Tuned: words(k.Plan.Tuned),
 		}
 		b.Kernels = append(b.Kernels, a)
 	}
@@ -39,10 +39,6 @@ func constants(s spec.Spec) kernel.Spec {
 		Causal: s.Masks.Causal, Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens,
 	}
 }
-
-// early tells whether a kernel's template waits for the kernel ahead of it by itself: merge for
-// those that attend, and these for the launch that rotates their keys.
-func early(kind spec.Kind, keysAhead bool) bool { return kind == spec.Merge || keysAhead }
 
 func words(targets []spec.Target) []string {
 	var out []string

@@ -24,12 +24,12 @@ const (
 	callLoad                     // in: path -> library
 	callUnload                   // library
 	callKernel                   // library; in: entry -> kernel
-	callLaunch                   // kernel, grid x y z, threads, shared bytes, seed, limit in ms; in: params; out: counters
+	callLaunch                   // kernel, grid x y z, threads, shared bytes, seed, limit in ms, whether early; in: params; out: counters
 )
 
 type request struct {
 	Call      call
-	Arguments [8]uint64
+	Arguments [9]uint64
 	Bytes     uint64
 }
 

@@ -61,10 +61,14 @@ func (k *kernel) Launch(_ cuda.Stream, c cuda.LaunchConfig, params []byte) error
 	defer d.mu.Unlock()
 	d.launches++
 	seed := d.seed + (d.launches-1)*0x9e3779b97f4a7c15
+	early := uint64(0)
+	if c.Early {
+		early = 1
+	}
 	raw := make([]byte, binary.Size(Counters{}))
 	_, err := d.host.call(callLaunch, []uint64{
 		k.id, uint64(c.GridX), uint64(c.GridY), uint64(c.GridZ), uint64(c.Threads), uint64(c.SharedBytes),
-		seed, uint64(d.limit.Milliseconds()),
+		seed, uint64(d.limit.Milliseconds()), early,
 	}, params, raw)
 	if err != nil {
 		return fmt.Errorf("emulate: launch %s (seed %d): %w", k.entry, seed, d.withLine(err))

@@ -1784,6 +1784,13 @@ __device__ __forceinline__ Work work_at(const AttendParams& params, int place) {
 // What each worker begins with.
 __device__ __forceinline__ Work first_work(const AttendParams& params) { return work_at(params, worker()); }
 
+// A graph's launches have room for more items than most steps have, which may have none: workers
+// with nothing to do are not to keep others from starting. The first waits for the kernel ahead
+// even so, which the launch must not end before.
+__device__ __forceinline__ bool leaves_at_once(const AttendParams& params, int worker) {
+  return worker > 0 && !work_at(params, worker).exists();
+}
+
 // A worker's fixed share: one of every workers() pieces. As they come heaviest first, every
 // other round goes backwards, and no worker has the heavier one of each round.
 struct FixedShare {
@@ -1817,10 +1824,19 @@ struct WorkFinder {
     return work_at(params, workers() + ptx::shuffle(taken, 0));
   }
 
-  // When there is no next: the last worker to say so makes the counter zero again.
+  // When there is no next: the last worker to say so makes the counter zero again. The first
+  // says it for those that left at once.
   __device__ __forceinline__ void end(const AttendParams& params, int lane) const {
     uint32_t* counter = static_cast<uint32_t*>(params.counter);
-    if (counter != nullptr && lane == 0 && ptx::atomic_add(counter + 1, 1) == workers() - 1) counter[0] = counter[1] = 0;
+    if (counter == nullptr) return;
+    int ended = 1;
+    if (worker() == 0) {
+      int left = 0;
+      for (int other = lane; other < workers(); other += 32) left += leaves_at_once(params, other);
+      for (int distance = 1; distance < 32; distance *= 2) left += ptx::shuffle(left, lane ^ distance);
+      ended += left;
+    }
+    if (lane == 0 && ptx::atomic_add(counter + 1, ended) + ended == workers()) counter[0] = counter[1] = 0;
   }
 };
 
@@ -2024,6 +2040,7 @@ __device__ __forceinline__ void for_each_tile(const AttendParams& params, Works 
   constexpr int found_under = Works::found_under > 0 ? Works::found_under : Stages;
   for (WorkStart now = WorkStart::of<Config>(params, first_work(params)), next; now.work.exists(); now = next) {
     TileCopies coming = look_up<Config>(params, now.tile, works.lane);
+    ptx::wait_for_previous_kernel();  // the lists are not its work; it returns at once but before the first copy
     int copied = 0, base_before = no_base;  // of the item
     bool begins_part = false;
     while (Ends || coming.tile.exists()) {
@@ -2036,6 +2053,7 @@ __device__ __forceinline__ void for_each_tile(const AttendParams& params, Works 
     }
     if (copied < found_under) next = WorkStart::of<Config>(params, works.next(params));
   }
+  ptx::wait_for_previous_kernel();  // where there was no work
   works.end(params);
   ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
   works.wait_for_all_readers();
@@ -2175,6 +2193,7 @@ constexpr int rotated_heads = Config::rows > 128 ? 1 : Config::v_head_dim > 128 
 // The first of all are the consumers' own work.
 template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
+  ptx::wait_for_previous_kernel();
   RingPlace<Config::queries> query;
   WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
   bool first = true;
@@ -2542,6 +2561,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   auto wait_for_query = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][part_of_query]), query.parity); };
   auto free_query = [&]() { ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage][part_of_query])); };
 
+  ptx::wait_for_previous_kernel();
   rotate_first_queries<Config, consumer_threads>(params, shared, ptx::thread_index());
   // See take_turn: the first turn is warpgroup 0's. (Not by pass_turn, which, kept for the
   // whole function, costs registers that there are not.)
@@ -2761,6 +2781,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   AttendSm90Shared<Config>& shared = *reinterpret_cast<AttendSm90Shared<Config>*>(ptx::dynamic_shared());
 
   const int thread = ptx::thread_index();
+  if (leaves_at_once(params, worker())) return;
   read_ahead(params, thread);
   if (thread == 0) {
     shared.works.init();

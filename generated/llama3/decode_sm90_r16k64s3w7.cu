@@ -1806,10 +1806,13 @@ struct WorkFinder {
     return work_at(params, workers() + ptx::shuffle(taken, 0));
   }
 
-  // When there is no next: the last worker to say so makes the counter zero again.
+  // When there is no next: the last worker to say so makes the counter zero again. The first
+  // says it for those that left at once.
   __device__ __forceinline__ void end(const AttendParams& params, int lane) const {
     uint32_t* counter = static_cast<uint32_t*>(params.counter);
-    if (counter != nullptr && lane == 0 && ptx::atomic_add(counter + 1, 1) == workers() - 1) counter[0] = counter[1] = 0;
+    if (counter == nullptr) return;
+    int ended = 1;
+    if (lane == 0 && ptx::atomic_add(counter + 1, ended) + ended == workers()) counter[0] = counter[1] = 0;
   }
 };
 
@@ -2013,6 +2016,7 @@ __device__ __forceinline__ void for_each_tile(const AttendParams& params, Works 
   constexpr int found_under = Works::found_under > 0 ? Works::found_under : Stages;
   for (WorkStart now = WorkStart::of<Config>(params, first_work(params)), next; now.work.exists(); now = next) {
     TileCopies coming = look_up<Config>(params, now.tile, works.lane);
+    ptx::wait_for_previous_kernel();  // the lists are not its work; it returns at once but before the first copy
     int copied = 0, base_before = no_base;  // of the item
     bool begins_part = false;
     while (Ends || coming.tile.exists()) {
@@ -2025,6 +2029,7 @@ __device__ __forceinline__ void for_each_tile(const AttendParams& params, Works 
     }
     if (copied < found_under) next = WorkStart::of<Config>(params, works.next(params));
   }
+  ptx::wait_for_previous_kernel();  // where there was no work
   works.end(params);
   ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
   works.wait_for_all_readers();
@@ -2276,6 +2281,7 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
 // a rotation of their own.
 template <class Config>
 __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int lane) {
+  ptx::wait_for_previous_kernel();
   RingPlace<Config::queries> place;
   RingPlace<DecodeSm90Shared<Config>::tasks> task_place;
   auto publish = [&](const DecodeTask& task) {

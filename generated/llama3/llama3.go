@@ -18,7 +18,6 @@
 //	prefill     prefill_sm80_r128k64s1w4.cu
 //	prefill     prefill_sm90_r128k128s2w12.cu
 //	prefill     prefill_sm80_r128k32s2w4.cu
-//	prefill     prefill_sm80_r128k32s1w4.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
 //	extend      extend_sm90_r256k128s2w12.cu
@@ -29,6 +28,8 @@
 //	decode      decode_sm90_r16k64s3w7.cu
 //	shared_decode shared_decode_sm80_r128k64s1w4.cu
 //	shared_decode shared_decode_sm90_r128k128s2w12.cu
+//	shared_decode shared_decode_sm90_r128k64s2w12.cu
+//	shared_decode shared_decode_sm90_r128k64s3w12.cu
 //	merge       merge_sm80.cu
 //	materialise materialise_sm80.cu
 package llama3
@@ -47,7 +48,6 @@ import (
 //go:embed prefill_sm80_r128k64s1w4.cu
 //go:embed prefill_sm90_r128k128s2w12.cu
 //go:embed prefill_sm80_r128k32s2w4.cu
-//go:embed prefill_sm80_r128k32s1w4.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
 //go:embed extend_sm90_r256k128s2w12.cu
@@ -58,6 +58,8 @@ import (
 //go:embed decode_sm90_r16k64s3w7.cu
 //go:embed shared_decode_sm80_r128k64s1w4.cu
 //go:embed shared_decode_sm90_r128k128s2w12.cu
+//go:embed shared_decode_sm90_r128k64s2w12.cu
+//go:embed shared_decode_sm90_r128k64s3w12.cu
 //go:embed merge_sm80.cu
 //go:embed materialise_sm80.cu
 var files embed.FS
@@ -88,9 +90,9 @@ const (
 	RopeScale   = 1.0                                                                // AttendParams.RopeScale of the model
 )
 
-// The sources read version 10 of the launch parameters. With another version
+// The sources read version 11 of the launch parameters. With another version
 // this line does not compile: generate the package again.
-var _ = [1]struct{}{}[abi.Version-10]
+var _ = [1]struct{}{}[abi.Version-11]
 
 // Bundle returns the sources, what is known of them, and the machine code that
 // is embedded.
@@ -170,21 +172,6 @@ func Bundle() kernel.Bundle {
 				Group:       Group,
 				SharedBytes: 67840,
 				Source:      read("prefill_sm80_r128k32s2w4.cu"),
-			},
-			{
-				Kind:        abi.KindPrefill,
-				Entry:       "kgen_llama3_prefill_sm80_r128k32s1w4",
-				File:        "prefill_sm80_r128k32s1w4.cu",
-				Family:      "sm80",
-				Targets:     []string{"sm_90a"},
-				Tuned:       []string{"sm_90a"},
-				Rows:        128,
-				Keys:        32,
-				Stages:      1,
-				Warps:       4,
-				Group:       Group,
-				SharedBytes: 51456,
-				Source:      read("prefill_sm80_r128k32s1w4.cu"),
 			},
 			{
 				Kind:        abi.KindExtend,
@@ -338,6 +325,36 @@ func Bundle() kernel.Bundle {
 				Source:      read("shared_decode_sm90_r128k128s2w12.cu"),
 			},
 			{
+				Kind:        abi.KindSharedDecode,
+				Entry:       "kgen_llama3_shared_decode_sm90_r128k64s2w12",
+				File:        "shared_decode_sm90_r128k64s2w12.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        128,
+				Keys:        64,
+				Stages:      2,
+				Warps:       12,
+				Group:       Group,
+				SharedBytes: 148480,
+				Source:      read("shared_decode_sm90_r128k64s2w12.cu"),
+			},
+			{
+				Kind:        abi.KindSharedDecode,
+				Entry:       "kgen_llama3_shared_decode_sm90_r128k64s3w12",
+				File:        "shared_decode_sm90_r128k64s3w12.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        128,
+				Keys:        64,
+				Stages:      3,
+				Warps:       12,
+				Group:       Group,
+				SharedBytes: 181248,
+				Source:      read("shared_decode_sm90_r128k64s3w12.cu"),
+			},
+			{
 				Kind:        abi.KindMerge,
 				Entry:       "kgen_llama3_merge_sm80",
 				File:        "merge_sm80.cu",
@@ -346,7 +363,6 @@ func Bundle() kernel.Bundle {
 				Warps:       4,
 				Group:       Group,
 				SharedBytes: 0,
-				Early:       true,
 				Source:      read("merge_sm80.cu"),
 			},
 			{
@@ -371,14 +387,16 @@ func Bundle() kernel.Bundle {
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
+				{Kind: abi.KindSharedDecode, Entry: "kgen_llama3_shared_decode_sm90_r128k64s2w12"},
 			}},
 			{Device: "NVIDIA H200", Rules: []kernel.Rule{
-				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm80_r128k32s1w4"},
+				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm80_r128k32s2w4"},
 				{Kind: abi.KindExtend, Query: 32, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
+				{Kind: abi.KindSharedDecode, Entry: "kgen_llama3_shared_decode_sm90_r128k64s3w12"},
 			}},
 			{Target: "sm_80", Rules: []kernel.Rule{
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm80_r64k64s1w4"},

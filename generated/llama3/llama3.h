@@ -109,15 +109,6 @@
 #define KGEN_LLAMA3_PREFILL_SM80_R128K32S2W4_SHARED_BYTES 67840
 #define KGEN_LLAMA3_PREFILL_SM80_R128K32S2W4_ROWS 128  // of a tile: query tokens of an item x group, at most
 
-// prefill attends from many query tokens; its tile suits a chunk that is encoded alone.
-// Takes KgenAttendParams; the grid is (item_count, kv_heads).
-// It is for the lengths that manifest.json has under "tuned".
-// Machine code: prefill_sm80_r128k32s1w4.sm_90a.cubin
-#define KGEN_LLAMA3_PREFILL_SM80_R128K32S1W4_ENTRY "kgen_llama3_prefill_sm80_r128k32s1w4"
-#define KGEN_LLAMA3_PREFILL_SM80_R128K32S1W4_THREADS 128
-#define KGEN_LLAMA3_PREFILL_SM80_R128K32S1W4_SHARED_BYTES 51456
-#define KGEN_LLAMA3_PREFILL_SM80_R128K32S1W4_ROWS 128  // of a tile: query tokens of an item x group, at most
-
 // extend attends from a block of query tokens to many segments and to the block's own tokens.
 // Takes KgenAttendParams; the grid is (item_count, kv_heads).
 // Machine code: extend_sm80_r128k64s1w4.sm_80.cubin
@@ -220,6 +211,30 @@
 #define KGEN_LLAMA3_SHARED_DECODE_SM90_SHARED_BYTES 230400
 #define KGEN_LLAMA3_SHARED_DECODE_SM90_ROWS 128  // of a tile: query tokens of an item x group, at most
 
+// shared_decode attends from the query tokens of all sequences that hold a chunk, each at its own offset, with one read of its keys; results are partial.
+// Takes KgenAttendParams; the grid is (blocks, 1): one block a
+// multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
+// with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
+// (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
+// It is for the lengths that manifest.json has under "tuned".
+// Machine code: shared_decode_sm90_r128k64s2w12.sm_90a.cubin
+#define KGEN_LLAMA3_SHARED_DECODE_SM90_R128K64S2W12_ENTRY "kgen_llama3_shared_decode_sm90_r128k64s2w12"
+#define KGEN_LLAMA3_SHARED_DECODE_SM90_R128K64S2W12_THREADS 384
+#define KGEN_LLAMA3_SHARED_DECODE_SM90_R128K64S2W12_SHARED_BYTES 148480
+#define KGEN_LLAMA3_SHARED_DECODE_SM90_R128K64S2W12_ROWS 128  // of a tile: query tokens of an item x group, at most
+
+// shared_decode attends from the query tokens of all sequences that hold a chunk, each at its own offset, with one read of its keys; results are partial.
+// Takes KgenAttendParams; the grid is (blocks, 1): one block a
+// multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
+// with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
+// (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
+// It is for the lengths that manifest.json has under "tuned".
+// Machine code: shared_decode_sm90_r128k64s3w12.sm_90a.cubin
+#define KGEN_LLAMA3_SHARED_DECODE_SM90_R128K64S3W12_ENTRY "kgen_llama3_shared_decode_sm90_r128k64s3w12"
+#define KGEN_LLAMA3_SHARED_DECODE_SM90_R128K64S3W12_THREADS 384
+#define KGEN_LLAMA3_SHARED_DECODE_SM90_R128K64S3W12_SHARED_BYTES 181248
+#define KGEN_LLAMA3_SHARED_DECODE_SM90_R128K64S3W12_ROWS 128  // of a tile: query tokens of an item x group, at most
+
 // merge turns the partial results of split keys into outputs.
 // Takes KgenMergeParams; the grid is (tokens, (q_heads + 4 - 1) / 4).
 // Machine code: merge_sm80.sm_80.cubin
@@ -239,7 +254,7 @@
 // ---- launch parameters ----
 // Every spec's header has them; one wins.
 #ifndef KGEN_ABI_VERSION
-#define KGEN_ABI_VERSION 10
+#define KGEN_ABI_VERSION 11
 
 #ifdef __cplusplus
 #define KGEN_STATIC_ASSERT static_assert
@@ -499,7 +514,7 @@ KGEN_STATIC_ASSERT(offsetof(KgenCopy, reserved) == 24, "KgenCopy.reserved: offse
 }
 #endif
 
-#elif KGEN_ABI_VERSION != 10
+#elif KGEN_ABI_VERSION != 11
 #error "headers of kernels that different versions of kgen generated; generate them all with one"
 #endif  // KGEN_ABI_VERSION
 

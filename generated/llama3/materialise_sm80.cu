@@ -698,6 +698,7 @@ __device__ __forceinline__ void copy_keys(const MaterialiseParams& params, const
 template <class Config>
 __device__ __forceinline__ void materialise(const MaterialiseParams& params) {
   ptx::let_next_kernel_start();  // one that reads rotated keys, and gets ready until they are there
+  ptx::wait_for_previous_kernel();
   const Copy copy = pointer<Copy>(params.copies)[ptx::block_x()];
   const int kv_head = ptx::block_y(), thread = ptx::thread_index();
   // All heads of a part of the tokens, one of a head for each block.

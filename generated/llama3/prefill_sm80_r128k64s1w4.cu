@@ -1469,6 +1469,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
   static_assert(Config::v_head_dim <= Config::head_dim, "the outputs are staged in the query tile");
   static_assert(sizeof(AttendShared<Config>) == Config::shared_bytes, "the plan's shared memory");
 
+  ptx::wait_for_previous_kernel();
   AttendShared<Config>& shared = *reinterpret_cast<AttendShared<Config>*>(ptx::dynamic_shared());
   const int thread = ptx::thread_index(), lane = ptx::lane_index(), first_row = ptx::warp_index() * rows_per_warp;
   const int kv_head = ptx::block_y();

@@ -645,6 +645,8 @@ namespace kgen {
 template <class Config>
 __device__ __forceinline__ void append(const AppendParams& params) {
   using Units = RotationUnits<Config>;
+  ptx::let_next_kernel_start();  // one that attends, and gets ready until K and V are there
+  ptx::wait_for_previous_kernel();
   const int token = ptx::block_x(), thread = ptx::thread_index();
   const int slot = pointer<int32_t>(params.slots)[token];
   if (slot < 0) return;

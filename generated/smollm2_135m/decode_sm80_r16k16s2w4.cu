@@ -1480,6 +1480,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   constexpr int keys = Config::keys, stages = Config::stages, warps = Config::warps, m_tiles = Config::rows / 16;
 
   static_assert(sizeof(DecodeShared<Config>) == Config::shared_bytes, "the plan's shared memory");
+  ptx::wait_for_previous_kernel();
   DecodeShared<Config>& shared = *reinterpret_cast<DecodeShared<Config>*>(ptx::dynamic_shared());
   const int lane = ptx::lane_index(), warp = ptx::warp_index();
   const int kv_head = ptx::block_y();

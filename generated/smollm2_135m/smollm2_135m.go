@@ -76,9 +76,9 @@ const (
 	RopeScale   = 1.0                                                                // AttendParams.RopeScale of the model
 )
 
-// The sources read version 10 of the launch parameters. With another version
+// The sources read version 11 of the launch parameters. With another version
 // this line does not compile: generate the package again.
-var _ = [1]struct{}{}[abi.Version-10]
+var _ = [1]struct{}{}[abi.Version-11]
 
 // Bundle returns the sources, what is known of them, and the machine code that
 // is embedded.
@@ -239,7 +239,6 @@ func Bundle() kernel.Bundle {
 				Warps:       4,
 				Group:       Group,
 				SharedBytes: 0,
-				Early:       true,
 				Source:      read("merge_sm80.cu"),
 			},
 			{

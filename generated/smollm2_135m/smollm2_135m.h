@@ -168,7 +168,7 @@
 // ---- launch parameters ----
 // Every spec's header has them; one wins.
 #ifndef KGEN_ABI_VERSION
-#define KGEN_ABI_VERSION 10
+#define KGEN_ABI_VERSION 11
 
 #ifdef __cplusplus
 #define KGEN_STATIC_ASSERT static_assert
@@ -428,7 +428,7 @@ KGEN_STATIC_ASSERT(offsetof(KgenCopy, reserved) == 24, "KgenCopy.reserved: offse
 }
 #endif
 
-#elif KGEN_ABI_VERSION != 10
+#elif KGEN_ABI_VERSION != 11
 #error "headers of kernels that different versions of kgen generated; generate them all with one"
 #endif  // KGEN_ABI_VERSION
 

@@ -15,7 +15,7 @@ var Source string
 
 // Version counts the layouts of this package's structs and the meanings of
 // their fields. Generated code holds its sources to it.
-const Version = 10
+const Version = 11
 
 // Struct is the memory layout of one launch-parameter or work-list struct.
 type Struct struct {

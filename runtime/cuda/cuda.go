@@ -74,7 +74,7 @@ type LaunchConfig struct {
 	Threads             int // per block
 	SharedBytes         int // dynamic shared memory per block
 	// Early lets the kernel start before the one ahead of it on the stream has ended, if
-	// that allows it and the device can. Every thread of the kernel must then wait by
-	// itself (griddepcontrol.wait) before it uses what work ahead made, and before it ends.
+	// that allows it and the device can. The kernel must then wait by itself
+	// (griddepcontrol.wait) before it uses what work ahead made, and before it ends.
 	Early bool
 }

@@ -1,5 +1,10 @@
 // Package kernel loads the kernels of one spec on a device and launches them.
 //
+// From compute capability 9.0 on a kernel may start before the one ahead of it on the stream has
+// ended: it gets ready, and waits by itself before it reads or writes anything but the work
+// lists (Items, Runs, PageTable, SlotBegin). So those must not be what the kernel just
+// ahead writes; copies and what is further ahead may write them.
+//
 // Generated bindings hold a [Bundle]; [Open] finds or makes the machine code
 // that fits the device and gives a [Set], whose methods compute the grids.
 package kernel
@@ -42,9 +47,6 @@ type Artifact struct {
 
 	// Folds is true of a kernel that takes items of several parts: schedule.Options.Fold.
 	Folds bool
-	// Early is true of a source that, where compiled for sm_90 or newer, waits by itself
-	// for the kernel ahead of it: see cuda.LaunchConfig.
-	Early bool
 
 	Source []byte            // CUDA C++
 	Cubins map[string][]byte // embedded machine code by target; may be nil

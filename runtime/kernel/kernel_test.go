@@ -22,7 +22,7 @@ func testBundle() Bundle {
 		b.Kernels = append(b.Kernels, Artifact{
 			Kind: kind, Entry: "llama3_" + string(kind), File: string(kind) + ".cu", Family: "sm80",
 			Targets: []string{"sm_80", "sm_90a"}, Warps: 4, Group: 4, SharedBytes: 1000 * i,
-			Early: kind == abi.KindMerge, Source: []byte("source of " + kind), Cubins: map[string][]byte{"sm_80": []byte("cubin of " + kind)},
+			Source: []byte("source of " + kind), Cubins: map[string][]byte{"sm_80": []byte("cubin of " + kind)},
 		})
 	}
 	return b
@@ -233,38 +233,33 @@ func TestLaunches(t *testing.T) {
 	}
 }
 
-func TestOnlyMergeIsEarly(t *testing.T) {
+func TestLaunchesAreEarly(t *testing.T) {
 	compile := func(context.Context, Source) ([]byte, error) { return []byte("made"), nil }
 	devices := map[*fake]bool{
 		h200(): true, {info: cuda.Info{Name: "B200", Major: 10}}: true, a100(): false,
-		{info: cuda.Info{Name: "emulator", Major: 9, EmulatesSource: true}}: false,
+		{info: cuda.Info{Name: "emulator", Major: 9, EmulatesSource: true}}: true,
 	}
 	attend := abi.AttendParams{KVHeads: 1, ItemCount: 1, Members: 1, MemberOffsets: 1}
 	for dev, want := range devices {
-		for _, waits := range []bool{true, false} { // a source that was generated before merge waited does not
-			b := testBundle()
-			for i := range b.Kernels {
-				b.Kernels[i].Early = b.Kernels[i].Early && waits
+		b := testBundle()
+		s, err := Open(t.Context(), dev, b, Options{Compile: compile})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dev.launches = nil
+		err = errors.Join(s.Append(0, abi.AppendParams{Tokens: 1}), s.Prefill(0, attend), s.Extend(0, attend), s.Decode(0, attend),
+			s.SharedDecode(0, attend), s.Merge(0, abi.MergeParams{QHeads: 1, Tokens: 1}),
+			s.Materialise(0, abi.MaterialiseParams{CopyCount: 1, KVHeads: 1}))
+		if err != nil || len(dev.launches) != len(b.Kernels) {
+			t.Errorf("%s: %d launches, %v", dev.info.Name, len(dev.launches), err)
+		}
+		for _, l := range dev.launches {
+			if l.config.Early != want {
+				t.Errorf("%s: %s is launched early: %v", dev.info.Name, l.entry, l.config.Early)
 			}
-			s, err := Open(t.Context(), dev, b, Options{Compile: compile})
-			if err != nil {
-				t.Fatal(err)
-			}
-			dev.launches = nil
-			err = errors.Join(s.Append(0, abi.AppendParams{Tokens: 1}), s.Prefill(0, attend), s.Extend(0, attend), s.Decode(0, attend),
-				s.SharedDecode(0, attend), s.Merge(0, abi.MergeParams{QHeads: 1, Tokens: 1}),
-				s.Materialise(0, abi.MaterialiseParams{CopyCount: 1, KVHeads: 1}))
-			if err != nil || len(dev.launches) != len(b.Kernels) {
-				t.Errorf("%s: %d launches, %v", dev.info.Name, len(dev.launches), err)
-			}
-			for _, l := range dev.launches {
-				if early := want && waits && l.entry == "llama3_merge"; l.config.Early != early {
-					t.Errorf("%s: %s is launched early: %v; the source waits: %v", dev.info.Name, l.entry, l.config.Early, waits)
-				}
-			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

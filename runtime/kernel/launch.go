@@ -84,8 +84,7 @@ func (l *loaded) cluster() int { return max(1, l.artifact.Cluster) }
 func (l *loaded) persistent() bool { return l != nil && l.artifact.Family == "sm90" }
 
 // Merge launches merge on the stream, a warp for each query head of a token.
-// With no tokens it does nothing. Merge may read SlotBegin before the kernel ahead of it
-// on the stream has ended; that one must not write it.
+// With no tokens it does nothing.
 //
 // What is ahead may be on two streams, shared decode on one and decode on the other,
 // which this one follows by an event: merge starts only once that event is past, or, in

@@ -135,7 +135,12 @@ func choose(b Bundle, device cuda.Info, target string) ([]*loaded, error) {
 			continue
 		}
 		l := &loaded{artifact: a, target: t}
-		planned[a.Kind] = device.EmulatesSource || slices.Contains(a.Targets, t)
+		if device.EmulatesSource { // which compiles for no target
+			if t, err = Closest(a.Targets, device); err != nil {
+				return nil, fmt.Errorf("%s: %w", a.Entry, err)
+			}
+		}
+		planned[a.Kind] = slices.Contains(a.Targets, t)
 		switch {
 		case !have:
 			place[a.Kind] = len(chosen)
@@ -192,6 +197,7 @@ func (l *loaded) load(ctx context.Context, dev cuda.Device, flags []string, o Op
 	image := cuda.Image{Name: strings.TrimSuffix(l.artifact.File, ".cu")}
 	if dev.Info().EmulatesSource {
 		image.Source = l.artifact.Source
+		l.early = dev.Info().Major >= 9
 	} else {
 		cubin, err := l.cubin(ctx, flags, o)
 		if err != nil {
@@ -202,7 +208,7 @@ func (l *loaded) load(ctx context.Context, dev cuda.Device, flags []string, o Op
 		if err != nil {
 			return err
 		}
-		l.early = l.artifact.Early && arch.major >= 9
+		l.early = arch.major >= 9
 	}
 	module, err := dev.Load(image)
 	if err != nil {

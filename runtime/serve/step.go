@@ -109,13 +109,13 @@ func (s *Step) prepare(a *addresses) {
 			QHeads: int32(m.queryHeads()), Tokens: int32(len(g.lists.SlotBegin) - 1),
 		}
 	}
-	if s.sharedDecode.params.ItemCount > 0 {
-		s.launches = append(s.launches, &s.sharedDecode)
-	}
 	for i := range s.attend {
 		if l := &s.attend[i]; l.params.ItemCount > 0 {
 			s.launches = append(s.launches, l)
 		}
+	}
+	if s.sharedDecode.params.ItemCount > 0 { // last: in a graph it often has nothing, and keeps nobody waiting
+		s.launches = append(s.launches, &s.sharedDecode)
 	}
 }
 

@@ -13,6 +13,7 @@ struct KgenHere {
 };
 extern KgenHere kgen_here;
 
+void kgen_wait_for_previous_kernel();
 void kgen_sync_threads(int line);
 void kgen_sync_warp(int line);
 uint32_t kgen_shared_address(const void* p, int line);

@@ -57,6 +57,10 @@
 //     overwrite what they have read. Stores to the other
 //     block that a product or a tensor copy follows need fence_async_cluster.
 //     tensor_copy_to_both is a copy to each block, which lands in its own time.
+//   - Of a launch that starts before the one ahead has ended, the blocks that run first find
+//     global memory as it was before that one, until they can't go on but with what
+//     wait_for_previous_kernel waits for: a kernel that uses more of it gives wrong results.
+//     Some thread of the launch must wait.
 //   - Fragment layouts of ldmatrix and mma, alignment of 16-byte accesses,
 //     rounding of pack and flushing of subnormals are those of the PTX ISA.
 //
@@ -150,8 +154,8 @@ inline int grid_x() { return kgen_here.grid_x; }
 inline void sync_threads(int line = __builtin_LINE()) { kgen_sync_threads(line); }
 inline void sync_warp(int line = __builtin_LINE()) { kgen_sync_warp(line); }
 
-// ---- kernels that follow each other: here one starts when the one ahead has ended ----
-inline void wait_for_previous_kernel() {}
+// ---- kernels that follow each other: what the one ahead writes may come late ----
+inline void wait_for_previous_kernel() { kgen_wait_for_previous_kernel(); }
 inline void let_next_kernel_start() {}
 
 // ---- shared memory ----

@@ -23,7 +23,7 @@ namespace kgen_emulator {
 enum class Call : uint64_t { allocate = 1, free, upload, download, fill, load, unload, kernel, launch };
 struct Request {
   Call call;
-  uint64_t argument[8];
+  uint64_t argument[9];
   uint64_t bytes;
 };
 struct Answer {
@@ -41,6 +41,7 @@ class Host {
   // Answers one request: its value, with data in out, or an error's text in out.
   bool answer(const Request& q, const std::string& in, uint64_t& value, std::string& out) {
     const uint64_t* a = q.argument;
+    if (q.call == Call::free || q.call == Call::upload || q.call == Call::download || q.call == Call::fill) machine.previous.forget();
     switch (q.call) {
       case Call::allocate:
         value = machine.global.allocate(a[0]);
@@ -96,7 +97,7 @@ class Host {
     alignas(16) unsigned char params[4096];
     if (in.size() > sizeof params) return error(out, "%zu bytes of parameters are more than %zu", in.size(), sizeof params);
     memcpy(params, in.data(), in.size());
-    Machine::Launch launch{kernel.entry, params, {int(a[1]), int(a[2]), int(a[3])}, int(a[4]), uint32_t(a[5]), a[6], kernel.min_blocks, kernel.cluster};
+    Machine::Launch launch{kernel.entry, params, {int(a[1]), int(a[2]), int(a[3])}, int(a[4]), uint32_t(a[5]), a[6], kernel.min_blocks, kernel.cluster, a[8] != 0};
     limit_time(a[7]);
     bool good = machine.run(launch);
     limit_time(0);

@@ -14,6 +14,7 @@
 #include "calls.hpp"
 #include "fiber.hpp"
 #include "memory.hpp"
+#include "previous.hpp"
 #include "products.hpp"
 #include "shadow.hpp"
 #include "tensors.hpp"
@@ -146,6 +147,7 @@ class Machine {
     uint64_t seed;
     int min_blocks;  // of the launch bounds
     int cluster;     // blocks of a cluster: 1 or 2
+    bool early;      // it starts before the launch ahead has ended
   };
   // What the machine keeps of each block that runs.
   struct Block {
@@ -161,6 +163,7 @@ class Machine {
   };
 
   Global global;
+  Previous previous;
   Guarded shared[most_blocks];  // of each block
   Shadow shadow;
   Counters counters{};
@@ -195,12 +198,21 @@ class Machine {
     std::iota(order.begin(), order.end(), 0);
     random.shuffle(order.data(), static_cast<int>(order.size()));
     bool good = true;
+    waited_ = false;
+    waiting_for_previous_.clear();
+    previous.begin(global, launch.early);
     for (int cluster : order) {
       first_block_x_ = cluster % clusters_x * blocks_;
       kgen_here.block_y = cluster / clusters_x % launch.grid[1];
       kgen_here.grid_x = launch.grid[0];
       random_ = Random(launch.seed ^ (static_cast<uint64_t>(cluster) + 1) * 0xd1342543de82ef95u);
-      if (!(good = run_cluster())) break;
+      good = run_cluster();
+      previous.end();
+      if (!good) break;
+    }
+    if (good && launch.early && !waited_) {
+      snprintf(error, sizeof error, "the launch may start before the one ahead of it has ended, and no thread waits for that one");
+      good = false;
     }
     char where[256];
     if (global.damaged(where, sizeof where) && good) {
@@ -311,6 +323,16 @@ class Machine {
     w.store_line = 0;
     waiting_for_cluster++;
     stop_lane();
+  }
+
+  void wait_for_previous() {
+    waited_ = true;
+    while (previous.pending()) {
+      busy = 1;
+      waiting_for_previous_.push_back(kgen_here.thread);
+      busy = 0;
+      stop_lane();
+    }
   }
 
   // Adds to a clock what these lanes of a warp know and have done.
@@ -521,12 +543,19 @@ class Machine {
         switch_context(from.context, main_);
         __builtin_unreachable();
       }
-      if (!land_one()) deadlock();
+      if (!land_one() && !end_previous()) deadlock();
     }
     if (ahead_ >= 0 && ahead_ < blocks_) n = prefer(ahead_, able, n);
     Warp& w = warps[able[random_.below(n)]];
     if (!w.runs()) w.next_lane();
     resume(from, w);
+  }
+  // Lets threads go on that wait for the launch ahead. False: it has ended.
+  bool end_previous() {
+    if (!previous.end()) return false;
+    for (int t : waiting_for_previous_) warps[t / warp_size].stuck &= ~(1u << t % warp_size);
+    waiting_for_previous_.clear();
+    return true;
   }
   bool can_run(int warp) {
     const Warp& w = warps[warp];
@@ -590,6 +619,8 @@ class Machine {
   int blocks_ = 1;           // of a cluster
   int stride_ = 0;           // from a thread of one block to the same of the next
   int first_block_x_ = 0;    // of the cluster
+  bool waited_ = false;      // a thread of the launch for the one ahead
+  std::vector<int> waiting_for_previous_;  // threads
   int ahead_ = -1;           // the block whose warps run first, where that is a rank
   char left_[256];
   int left_rank_ = 0;
@@ -617,6 +648,7 @@ inline void Machine::start_thread() {
 extern "C" {
 KgenHere kgen_here;
 int kgen_elected() { return kgen_emulator::machine.warp().elected; }
+void kgen_wait_for_previous_kernel() { kgen_emulator::machine.wait_for_previous(); }
 void kgen_sync_threads(int line) { kgen_emulator::machine.sync_threads(line); }
 void kgen_cluster_sync(int line) { kgen_emulator::machine.cluster_sync(line); }
 }

@@ -114,6 +114,13 @@ class Global {
     auto it = buffers_.upper_bound(address);
     return it != buffers_.begin() && !(--it)->second.freed && it->second.memory.holds(address, n);
   }
+  // Calls f with the start and the size of each buffer.
+  template <class F>
+  void for_each(F f) const {
+    for (const auto& [address, b] : buffers_) {
+      if (!b.freed) f(b.memory.begin(), b.memory.size());
+    }
+  }
   // Says in words where an address lies. Allocates nothing.
   void describe(uintptr_t address, char* text, size_t room) const {
     auto it = buffers_.upper_bound(address);

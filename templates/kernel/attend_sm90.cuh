@@ -36,6 +36,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   auto wait_for_query = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][part_of_query]), query.parity); };
   auto free_query = [&]() { ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage][part_of_query])); };
 
+  ptx::wait_for_previous_kernel();
   rotate_first_queries<Config, consumer_threads>(params, shared, ptx::thread_index());
   // See take_turn: the first turn is warpgroup 0's. (Not by pass_turn, which, kept for the
   // whole function, costs registers that there are not.)
@@ -267,6 +268,9 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   AttendSm90Shared<Config>& shared = *reinterpret_cast<AttendSm90Shared<Config>*>(ptx::dynamic_shared());
 
   const int thread = ptx::thread_index();
+#if KGEN_SHARED_DECODE
+  if (leaves_at_once(params, worker())) return;
+#endif
   read_ahead(params, thread);
   if (thread == 0) {
     shared.works.init();
@@ -288,9 +292,6 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     ptx::barrier_init_fence();
     acquire_maps(params);
   }
-#if KGEN_KEYS_AHEAD
-  ptx::wait_for_previous_kernel();  // which rotates the keys, or is what made the queries
-#endif
 #if KGEN_CLUSTER
   ptx::cluster_sync();
 #else

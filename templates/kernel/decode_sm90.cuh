@@ -97,6 +97,7 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
 // a rotation of their own.
 template <class Config>
 __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, DecodeSm90Shared<Config>& shared, int lane) {
+  ptx::wait_for_previous_kernel();
   RingPlace<Config::queries> place;
   RingPlace<DecodeSm90Shared<Config>::tasks> task_place;
   auto publish = [&](const DecodeTask& task) {

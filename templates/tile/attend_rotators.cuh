@@ -31,6 +31,7 @@ constexpr int first_align_threads = 2 * Config::rows + rotator_threads<Config>;
 // work.
 template <class Config>
 __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
+  ptx::wait_for_previous_kernel();
   const float* rope = pointer<float>(params.rope);
   const int lane = thread % 32;
   KeyRotator<Config, Config::rotators, !fp16_keys<Config>> rotator = {rope, shared.high, thread / 32};
@@ -83,6 +84,7 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
 // the first of all is the consumers' own work.
 template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
+  ptx::wait_for_previous_kernel();
   constexpr int threads = rotator_threads<Config>;
   static_assert(threads == 128, "a warp for sixteen rows of each warpgroup's");
   RingPlace<Config::queries> query;
@@ -127,6 +129,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
 // The first of all are the consumers' own work.
 template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
+  ptx::wait_for_previous_kernel();
   RingPlace<Config::queries> query;
   WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
   bool first = true;

@@ -72,6 +72,15 @@ __device__ __forceinline__ Work work_at(const AttendParams& params, int place) {
 // What each worker begins with.
 __device__ __forceinline__ Work first_work(const AttendParams& params) { return work_at(params, worker()); }
 
+#if KGEN_SHARED_DECODE
+// A graph's launches have room for more items than most steps have, which may have none: workers
+// with nothing to do are not to keep others from starting. The first waits for the kernel ahead
+// even so, which the launch must not end before.
+__device__ __forceinline__ bool leaves_at_once(const AttendParams& params, int worker) {
+  return worker > 0 && !work_at(params, worker).exists();
+}
+#endif
+
 // A worker's fixed share: one of every workers() pieces. As they come heaviest first, every
 // other round goes backwards, and no worker has the heavier one of each round.
 struct FixedShare {
@@ -105,10 +114,21 @@ struct WorkFinder {
     return work_at(params, workers() + ptx::shuffle(taken, 0));
   }
 
-  // When there is no next: the last worker to say so makes the counter zero again.
+  // When there is no next: the last worker to say so makes the counter zero again. The first
+  // says it for those that left at once.
   __device__ __forceinline__ void end(const AttendParams& params, int lane) const {
     uint32_t* counter = static_cast<uint32_t*>(params.counter);
-    if (counter != nullptr && lane == 0 && ptx::atomic_add(counter + 1, 1) == workers() - 1) counter[0] = counter[1] = 0;
+    if (counter == nullptr) return;
+    int ended = 1;
+#if KGEN_SHARED_DECODE
+    if (worker() == 0) {
+      int left = 0;
+      for (int other = lane; other < workers(); other += 32) left += leaves_at_once(params, other);
+      for (int distance = 1; distance < 32; distance *= 2) left += ptx::shuffle(left, lane ^ distance);
+      ended += left;
+    }
+#endif
+    if (lane == 0 && ptx::atomic_add(counter + 1, ended) + ended == workers()) counter[0] = counter[1] = 0;
   }
 };
 
@@ -344,6 +364,7 @@ __device__ __forceinline__ void for_each_tile(const AttendParams& params, Works 
   constexpr int found_under = Works::found_under > 0 ? Works::found_under : Stages;
   for (WorkStart now = WorkStart::of<Config>(params, first_work(params)), next; now.work.exists(); now = next) {
     TileCopies coming = look_up<Config>(params, now.tile, works.lane);
+    ptx::wait_for_previous_kernel();  // the lists are not its work; it returns at once but before the first copy
     int copied = 0, base_before = no_base;  // of the item
     bool begins_part = false;
     while (Ends || coming.tile.exists()) {
@@ -356,6 +377,7 @@ __device__ __forceinline__ void for_each_tile(const AttendParams& params, Works 
     }
     if (copied < found_under) next = WorkStart::of<Config>(params, works.next(params));
   }
+  ptx::wait_for_previous_kernel();  // where there was no work
   works.end(params);
   ptx::let_next_kernel_start();  // merge; earlier, its waiting blocks would only be in the way
   works.wait_for_all_readers();

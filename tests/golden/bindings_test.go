@@ -57,7 +57,7 @@ func TestOpenAndLaunch(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []cuda.LaunchConfig{
-		{GridX: 5, GridY: 2, GridZ: 1, Threads: 128, SharedBytes: 24576},
+		{GridX: 5, GridY: 2, GridZ: 1, Threads: 128, SharedBytes: 24576, Early: true},
 		{GridX: 3, GridY: 1, GridZ: 1, Threads: 256, Early: true},
 	}
 	if len(dev.entries) != 2 || len(dev.launches) != 2 || dev.launches[0] != want[0] || dev.launches[1] != want[1] {
