@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/kgen-project/kgen/gen/build"
 	"github.com/kgen-project/kgen/gen/tune"
@@ -39,13 +38,20 @@ type buildReport struct {
 
 // chosenPlan says who chose the kernels of a GPU model, or of the other GPUs of a target.
 type chosenPlan struct {
-	GPU      string   `json:"gpu,omitempty"`
-	Target   string   `json:"target,omitempty"`
-	Table    string   `json:"table,omitempty"` // "": the cost model
-	Date     string   `json:"date,omitempty"`  // of the measurement, and what it was made with
-	Driver   string   `json:"driver,omitempty"`
-	Compiler string   `json:"compiler,omitempty"`
-	Kernels  []string `json:"kernels"` // those that are not the default, each with its lengths
+	GPU      string         `json:"gpu,omitempty"`
+	Target   string         `json:"target,omitempty"`
+	Table    string         `json:"table,omitempty"` // "": the cost model
+	Date     string         `json:"date,omitempty"`  // of the measurement, and what it was made with
+	Driver   string         `json:"driver,omitempty"`
+	Compiler string         `json:"compiler,omitempty"`
+	Rules    []chosenKernel `json:"rules"` // of a kind, the first that holds a sequence; one that none holds has the default
+}
+
+// chosenKernel is a kernel for sequences of up to so many query tokens and tokens of KV; 0: any.
+type chosenKernel struct {
+	Kernel string `json:"kernel"`
+	Query  int    `json:"query,omitempty"`
+	Keys   int    `json:"keys,omitempty"`
 }
 
 func chosenPlans(m abi.Manifest, entries []tune.Entry) []chosenPlan {
@@ -55,9 +61,9 @@ func chosenPlans(m abi.Manifest, entries []tune.Entry) []chosenPlan {
 	}
 	all := []chosenPlan{}
 	for _, t := range m.Tuned {
-		c := chosenPlan{GPU: t.GPU, Target: t.Target, Kernels: []string{}}
+		c := chosenPlan{GPU: t.GPU, Target: t.Target, Rules: []chosenKernel{}}
 		for _, r := range t.Rules {
-			c.Kernels = append(c.Kernels, fmt.Sprintf("%s for %s", files[r.Entry], bucketText(tune.Bucket{Query: r.Query, Keys: r.Keys})))
+			c.Rules = append(c.Rules, chosenKernel{files[r.Entry], r.Query, r.Keys})
 		}
 		for _, e := range entries {
 			if e.GPU == t.GPU {
@@ -69,15 +75,20 @@ func chosenPlans(m abi.Manifest, entries []tune.Entry) []chosenPlan {
 	return all
 }
 
-func (c chosenPlan) String() string {
-	kernels := "the defaults"
-	if len(c.Kernels) > 0 {
-		kernels = strings.Join(c.Kernels, ", ")
-	}
+// of names the GPUs.
+func (c chosenPlan) of() string {
 	if c.Table == "" {
-		return fmt.Sprintf("other GPUs of %s: %s, by the cost model", c.Target, kernels)
+		return "other " + c.Target
 	}
-	return fmt.Sprintf("%s: %s, by %s, measured on %s with driver %s and %s", c.GPU, kernels, c.Table, c.Date, c.Driver, c.Compiler)
+	return c.GPU
+}
+
+// by is who chose.
+func (c chosenPlan) by() string {
+	if c.Table == "" {
+		return "the cost model"
+	}
+	return fmt.Sprintf("%s, measured on %s with driver %s and %s", c.Table, c.Date, c.Driver, c.Compiler)
 }
 
 func (c *buildCommand) Run(ctx context.Context, a *app) error {
@@ -136,11 +147,38 @@ func (c *buildCommand) report(a *app, all []generated, folders []folder, tables 
 		if err := a.table(append(usageHeading(), "compile"), rows); err != nil {
 			return err
 		}
-		for _, p := range r.Plans {
-			fmt.Fprintln(a.stdout, p)
+		if err := a.chosen(r.Plans); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// chosen prints which kernels are not for all GPUs and lengths.
+func (a *app) chosen(plans []chosenPlan) error {
+	var rows [][]string
+	for _, p := range plans {
+		for _, r := range p.Rules {
+			rows = append(rows, []string{p.of(), limitText(r.Query), limitText(r.Keys), r.Kernel})
+		}
+	}
+	if len(rows) > 0 {
+		if err := a.table([]string{"GPU", "query tokens", "keys", "kernel, where not the default"}, rows); err != nil {
+			return err
+		}
+	}
+	for _, p := range plans {
+		fmt.Fprintf(a.stdout, "%s: by %s\n", p.of(), p.by())
+	}
+	return nil
+}
+
+// limitText is a limit of a bucket of lengths.
+func limitText(n int) string {
+	if n == 0 {
+		return "any"
+	}
+	return fmt.Sprintf("to %d", n)
 }
 
 func usageHeading() []string {

@@ -320,12 +320,6 @@ type tuneStage struct {
 func (c *tuneCommand) report(a *app, s spec.Spec, e tune.Entry, path string) error {
 	r := tuneReport{Spec: e.Spec, GPU: e.GPU, Table: path, Choices: []tuneChoice{}, Rejected: []string{}}
 	var rows [][]string
-	limit := func(n int) string {
-		if n == 0 {
-			return "any"
-		}
-		return fmt.Sprintf("to %d", n)
-	}
 	wrong := false
 	for _, k := range e.Kinds {
 		for _, choice := range k.Choices {
@@ -338,7 +332,7 @@ func (c *tuneCommand) report(a *app, s spec.Spec, e tune.Entry, path string) err
 			case usual:
 				gain = "the default"
 			}
-			rows = append(rows, []string{string(k.Kind), limit(choice.Query), limit(choice.Keys), choice.Setting.String(), gain})
+			rows = append(rows, []string{string(k.Kind), limitText(choice.Query), limitText(choice.Keys), choice.Setting.String(), gain})
 		}
 		if k.Unfinished {
 			r.Unfinished = append(r.Unfinished, k.Kind)

@@ -3,7 +3,7 @@
 #
 #   tests/device/measure.sh FOLDER [PART...]
 #
-# prints each part's tables and keeps its reports in FOLDER. Parts: peers, shares, clean,
+# prints each part's tables and keeps its reports in FOLDER. Parts: peers, layers, shares, clean,
 # encodings, sharing, batching, heads, dram, sm80, verify, variants, random, sanitize, clusters, tune; all
 # of them by default. It needs bin/kgen (or another one in KGEN) and, for one thing each, torch, ncu
 # and compute-sanitizer.
@@ -13,10 +13,11 @@ kgen=${KGEN:-bin/kgen}
 out=${1:?where to keep the reports: tests/device/measure.sh FOLDER [PART...]}
 shift
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(peers shares clean encodings sharing batching heads dram sm80 verify variants random sanitize clusters tune)
+[ ${#parts[@]} -gt 0 ] || parts=(peers layers shares clean encodings sharing batching heads dram sm80 verify variants random sanitize clusters tune)
 mkdir -p "$out"
 
-attention=prefill:4x4096,prefill:1x16384,extend:1x64/8192,extend:1x64/32768,extend:1x64/131072,extend:8x64/8192,extend:1x256/16384,extend:4x512/8192
+extend=extend:1x64/8192,extend:1x64/32768,extend:1x64/131072,extend:8x64/8192,extend:1x256/16384,extend:4x512/8192
+attention=prefill:4x4096,prefill:1x16384,$extend
 decode=decode:1x1/8192,decode:1x1/32768,decode:8x1/8192,decode:32x1/8192,decode:128x1/4096
 batches=extend:8x16/4096,extend:16x32/8192,extend:16x40/4096,extend:8x64/2048,extend:32x64/2048,extend:2x64/8192,extend:4x64/8192,extend:8x64/8192,extend:16x64/8192,extend:8x128/8192,extend:2x256/6144,extend:4x512/8192
 shared=shared:32x8192+512,shared:128x4096+256
@@ -78,17 +79,19 @@ for kinds, reads in groups:
 for part in "${parts[@]}"; do
   case $part in
     peers) bench peers specs/llama3.yaml --case "$attention,$decode" --against torch ;;
+    layers) bench layers specs/llama3.yaml --case "$extend,$decode" --layers 8 --against torch ;;
     shares) bench fixed-shares specs/llama3.yaml --case "$attention,$decode" --fixed-shares ;;
     clean) bench clean specs/llama3.yaml --case "$attention,$decode,$shared" --clean ;;
     encodings)
       for encoding in segment baked raw; do
         edited '' | bench "encoding-$encoding" - --case "$attention,$decode" --encoding $encoding
+        edited '' | bench "encoding-$encoding-layers" - --case "$extend,$decode" --encoding $encoding --layers 8
       done
       edited 's/layout: nhd/layout: hnd/' | bench layout-hnd - --case "$attention,$decode"
       edited 's/page_size: 16/page_size: 64/' | bench page-64 - --case "$attention,$decode"
       ;;
     sharing)
-      edited '' | bench sharing-fastest - --case "$shared$zipf"
+      bench sharing-fastest specs/llama3.yaml --case "$shared$zipf"
       edited '$a sharing: bitwise' | bench sharing-bitwise - --case "$shared$zipf"
       ;;
     batching)
