@@ -64,6 +64,11 @@ var mutationsSM90 = []mutation{
 	{"decode: a round of keys left as it was", spec.Decode, spec.Raw, "i < rounds; ++i) {\n        uint4 x", "i < rounds - 1; ++i) {\n        uint4 x", false},
 	{"decode: the high terms of no tile", spec.Decode, spec.Raw, "fetch(next_tile);\n      rotate_by_round", "fetch({-1, 0, 0, 0, 0, 0});\n      rotate_by_round", false},
 
+	// Queries that the kernel ahead makes.
+	{"first queries read before they are made", spec.Extend, spec.Segment, "  ptx::wait_for_previous_kernel();\n  rotate_first_queries", "  rotate_first_queries", false},
+	{"further queries read before they are made", spec.Extend, spec.Segment, "int thread) {\n  ptx::wait_for_previous_kernel();\n", "int thread) {\n", false},
+	{"decode: queries read before they are made", spec.Decode, spec.Segment, "int lane) {\n  ptx::wait_for_previous_kernel();\n", "int lane) {\n", false},
+
 	// Weights out of range.
 	{"weights out of range", spec.Extend, spec.Segment, "weigh_again(held(), added);", "{}", false},
 	{"outputs so far not rescaled", spec.Extend, spec.Segment, "output.scale_row(0, h, factor);", remove, false},

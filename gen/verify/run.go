@@ -24,6 +24,7 @@ type attendRun struct {
 
 	q, k, v, table, positions, sinkLogits *buffer
 	out, lse                              *buffer
+	queries                               *abi.MergeParams // that makes q; nil where none can
 
 	fixedShares   bool // blocks get no counter to take work by
 	partsPerItem  int  // see schedule.Options; for kernels that fold them
@@ -55,10 +56,55 @@ func (b *bench) newRun(memory *arena, c *attendCase, l *layout, e spec.Encoding)
 	if c.withLSE {
 		r.lse = m.alloc("LSE", 4*c.tokens*c.queryHeads)
 	}
+	r.queries = r.queriesByMerge(&m)
 	if m.err != nil {
 		return nil, m.err
 	}
 	return r, r.mapCache()
+}
+
+// queriesByMerge is a launch that makes the queries, each of one part, so that the kernel behind it
+// must wait for them. Merge writes rows of the values' dimension.
+func (r *attendRun) queriesByMerge(m *allocations) *abi.MergeParams {
+	c, model := r.c, r.bench.spec.Model
+	if !has(r.bench.spec.Kinds, spec.Merge) || model.HeadDim != model.VHeadDim {
+		return nil
+	}
+	parts := make([]float32, len(c.q))
+	for i, x := range c.q {
+		parts[i] = float32(r.bench.format.Round(x))
+	}
+	begin := make([]int32, c.tokens+1)
+	for i := range begin {
+		begin[i] = int32(i)
+	}
+	p := abi.MergeParams{
+		PartialOut: m.upload("Q as partial results", parts).pointer(), PartialLSE: m.upload("LSE of Q", make([]float32, c.tokens*c.queryHeads)).pointer(),
+		Out: r.q.pointer(), SlotBegin: m.upload("slot begin of Q", begin).pointer(),
+		OutTokenStride: int32(c.qStride), QHeads: int32(c.queryHeads), Tokens: int32(c.tokens),
+	}
+	if c.sinkLogits != nil {
+		none := make([]float32, c.queryHeads)
+		for i := range none {
+			none[i] = float32(math.Inf(-1))
+		}
+		p.SinkLogits = m.upload("no sink logits", none).pointer()
+	}
+	return &p
+}
+
+// makeQueries launches that, over what would show if it were read.
+func (r *attendRun) makeQueries() error {
+	if r.queries == nil {
+		return nil
+	}
+	if err := r.q.poison(); err != nil {
+		return err
+	}
+	if err := r.kernels.Merge(0, *r.queries); err != nil {
+		return wrongf("launch merge for Q: %w", err)
+	}
+	return nil
 }
 
 // mapCache makes tensor maps of the caches, where the kernels need them.
@@ -135,6 +181,9 @@ func (r *attendRun) launch(ctx context.Context, which []int) (outputs, error) {
 		if err := r.lse.poison(); err != nil {
 			return outputs{}, err
 		}
+	}
+	if err := r.makeQueries(); err != nil {
+		return outputs{}, err
 	}
 	if err := r.attend(w); err != nil {
 		return outputs{}, err
