@@ -2,8 +2,9 @@
 //
 // From compute capability 9.0 on a kernel may start before the one ahead of it on the stream has
 // ended: it gets ready, and waits by itself before it reads or writes anything but the work
-// lists (Items, Runs, PageTable, SlotBegin). So those must not be what the kernel just
-// ahead writes; copies and what is further ahead may write them.
+// lists (Items, Runs, PageTable, SlotBegin). So a copy may write those ahead of it, but a kernel only
+// where something comes between that is not launched by this package: a copy, a wait for an event,
+// a kernel of one's own.
 //
 // Generated bindings hold a [Bundle]; [Open] finds or makes the machine code
 // that fits the device and gives a [Set], whose methods compute the grids.
