@@ -6,6 +6,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cpu"
+	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/serve"
 	"github.com/kgen-project/kgen/tests/toy"
@@ -103,6 +106,57 @@ func TestSharedDecode(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// counting counts the launches of shared decode.
+type counting struct {
+	manyBlocks
+	shared *int
+}
+
+func (c counting) SharedDecode(s cuda.Stream, p abi.AttendParams) error {
+	*c.shared++
+	return c.manyBlocks.SharedDecode(s, p)
+}
+
+// A graph of one query token has no shared decode, unless results must have the same bits in any
+// batch.
+func TestGraphOfOneToken(t *testing.T) {
+	for _, c := range []struct {
+		sharing string
+		tokens  int
+		shared  int
+	}{{"fastest", 1, 0}, {"fastest", 2, 1}, {"bitwise", 1, 1}} {
+		m := toy.Small()
+		m.Layers, m.Sharing = 1, c.sharing
+		dev, launches := cpu.Open(cpu.Options{Workers: 2}), 0
+		b := benchOf(t, dev, counting{cpuKernels(t, dev, m).(manyBlocks), &launches}, m, serve.Options{Pages: 400})
+		document := toy.Document(1, 600)
+		graph, err := b.Record(t.Context(), serve.GraphSize{Tokens: c.tokens})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if launches != c.shared {
+			t.Errorf("a graph of %d tokens, sharing %s: %d launches of shared decode, want %d", c.tokens, c.sharing, launches, c.shared)
+		}
+		s, err := b.Engine.Open(kvcache.Pack(b.Register(t, document)), kvcache.Packed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		question := toy.Document(2, 1)
+		outs, err := graph.Step(t.Context(), []serve.Entry{{Sequence: s, Tokens: 1}}, question)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &toy.Request{Segments: []toy.Placed{{Tokens: document}}, Offset: 600, Own: question}
+		if err := b.Compare(r, 1, outs, 0); err != nil {
+			t.Errorf("sharing %s: %v", c.sharing, err)
+		}
+		graph.Free()
+		if err := errors.Join(graph.Close(t.Context()), s.Close()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

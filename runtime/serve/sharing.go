@@ -29,12 +29,17 @@ type fixedShared struct {
 	items, runs, members, offsets int
 }
 
+// shares is whether steps in the workspace have shared decode.
+func (w *workspace) shares(e *Engine) bool {
+	return e.sharing != nil && (w.fixed == nil || w.fixed.shared.items > 0)
+}
+
 // fixedShared is what steps of the size may take. A query token takes a member for
 // each chunk that it reads and, where those are cut by their lengths alone, one
 // for each cut. Where the builder may choose it makes do with what there is.
 func (e *Engine) fixedShared(size GraphSize) fixedShared {
 	o := e.sharing
-	if o == nil {
+	if o == nil || size.Tokens == 1 && !o.Bitwise { // one query token has nobody to share with
 		return fixedShared{}
 	}
 	f := fixedShared{offsets: size.Segments, members: size.Segments}

@@ -164,7 +164,7 @@ func (w *workspace) build(e *Engine) error {
 			continue
 		}
 		var err error
-		if i == decodeGroup && e.sharing != nil {
+		if i == decodeGroup && w.shares(e) {
 			s := *e.sharing
 			if w.fixed != nil {
 				s.PadItems, s.MaxMembers = w.fixed.shared.items, w.fixed.shared.members
