@@ -297,7 +297,9 @@ func (m *measurement) run(ctx context.Context, cases []bench.Case, against []bas
 	o.Progress = bar.set
 	report.Rows, err = bench.Run(ctx, m.dev, m.spec, k, cases, o)
 	bar.end()
-	m.regret(report.Rows)
+	if o.Layers == 1 { // as tuning times launches
+		m.regret(report.Rows)
+	}
 	return report, err
 }
 
