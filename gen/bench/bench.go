@@ -16,6 +16,7 @@ import (
 
 // Launcher launches one spec's kernels.
 type Launcher interface {
+	Append(s cuda.Stream, p abi.AppendParams) error
 	Prefill(s cuda.Stream, p abi.AttendParams) error
 	Extend(s cuda.Stream, p abi.AttendParams) error
 	Decode(s cuda.Stream, p abi.AttendParams) error
@@ -27,11 +28,6 @@ type Launcher interface {
 // CacheMapper is a Launcher whose kernels may need tensor maps of the caches.
 type CacheMapper interface {
 	MapCache(kind abi.Kind, keys, values abi.DevicePtr, pages, kvHeads int) (*kernel.CacheMaps, error)
-}
-
-// Appender is a Launcher whose steps may be of several layers: see [Options].
-type Appender interface {
-	Append(s cuda.Stream, p abi.AppendParams) error
 }
 
 // Chooser is a Launcher that has several kernels of a kind, for sequences of different
@@ -84,7 +80,7 @@ type Options struct {
 	// Layers, where above 1, makes each graph one of so many layers as a model has them, one
 	// behind the other: append, attend and merge, each with KV of its own. A time is then a
 	// layer's share, and nothing empties the L2 cache between graphs: their KV is to be larger
-	// than it by far. The launcher is an Appender.
+	// than it by far.
 	Layers int
 
 	Against []Baseline // timed on each case right after it
