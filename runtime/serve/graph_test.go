@@ -56,6 +56,17 @@ func TestGraph(t *testing.T) {
 			tokens = append(tokens, more...)
 			requests[i].Own = append(requests[i].Own, more...)
 		}
+		if step%3 == 0 { // made ahead, as if all of the step before went on, and taken back as some have ended
+			var all []serve.Entry
+			for _, s := range graphed {
+				all = append(all, serve.Entry{Sequence: s, Tokens: 1})
+			}
+			ahead, err := g.Schedule(ctx, all)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ahead.Abort()
+		}
 		got, err := g.Step(ctx, a, tokens)
 		if err != nil {
 			t.Fatal(err)
