@@ -87,8 +87,11 @@ for part in "${parts[@]}"; do
         edited '' | bench "encoding-$encoding" - --case "$attention,$decode" --encoding $encoding
         edited '' | bench "encoding-$encoding-layers" - --case "$extend,$decode" --encoding $encoding --layers 8
       done
-      edited 's/layout: nhd/layout: hnd/' | bench layout-hnd - --case "$attention,$decode"
-      edited 's/page_size: 16/page_size: 64/' | bench page-64 - --case "$attention,$decode"
+      for edit in 'layout: hnd' 'page_size: 64'; do
+        name=${edit//: /-}
+        edited "s/${edit%:*}: [a-z0-9]*/$edit/" | bench "$name" - --case "$attention,$decode"
+        edited "s/${edit%:*}: [a-z0-9]*/$edit/" | bench "$name-layers" - --case "$extend,$decode" --layers 8
+      done
       ;;
     sharing)
       bench sharing-fastest specs/llama3.yaml --case "$shared$zipf"
