@@ -99,6 +99,24 @@ func TestOpenGivesSourceToAnEmulator(t *testing.T) {
 	}
 }
 
+// An emulator runs any kernel: it gets those that a GPU of its compute capability would, where
+// there are some.
+func TestOpenTakesForAnEmulatorWhatIsPlannedForIt(t *testing.T) {
+	sm80 := Artifact{Kind: abi.KindDecode, Entry: "sm80", Family: "sm80", Targets: []string{"sm_80"}, Warps: 4}
+	sm90 := Artifact{Kind: abi.KindDecode, Entry: "sm90", Family: "sm90", Targets: []string{"sm_90a"}, Warps: 8}
+	b := Bundle{Name: "x", Kernels: []Artifact{sm80, sm90}}
+	for major, want := range map[int]string{8: "sm80", 9: "sm90", 10: "sm80"} {
+		dev := &fake{info: cuda.Info{Name: "emulator", Major: major, EmulatesSource: true}}
+		s, err := Open(t.Context(), dev, b, Options{Compile: noCompile})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, _ := s.Artifact(abi.KindDecode); a.Entry != want {
+			t.Errorf("compute capability %d.0: kernel %q, want %q", major, a.Entry, want)
+		}
+	}
+}
+
 func TestOpenTakesTheFirstThatFits(t *testing.T) {
 	hopper := Artifact{Kind: abi.KindDecode, Entry: "hopper", Family: "sm90", Targets: []string{"sm_90a"}, Warps: 8}
 	big := Artifact{Kind: abi.KindDecode, Entry: "big", Family: "sm80", Targets: []string{"sm_80"}, Warps: 4, SharedBytes: 200 << 10}

@@ -18,8 +18,6 @@ import (
 	"github.com/kgen-project/kgen/tests/toy"
 )
 
-// manyBlocks are kernels for which sequences are cut as on a larger device than
-// the emulator is.
 // manyBlocks are kernels as on a larger device than the emulator is, where a short sequence is cut.
 type manyBlocks struct{ *kernel.Set }
 
