@@ -19,10 +19,10 @@ type layer struct {
 // own: append, attend and merge.
 func (p *Problem) addLayers(layers int) error {
 	m, size := p.spec.Model, p.spec.Cache.PageSize
-	layer := int64(p.layout.Pages) * int64(2*size*m.KVHeads*(m.HeadDim+m.VHeadDim))
-	if cold := 4 * p.dev.Info().L2Bytes; int64(layers)*layer < cold {
+	bytes := int64(p.layout.Pages) * int64(2*size*m.KVHeads*(m.HeadDim+m.VHeadDim)) // of a layer
+	if cold := 4 * p.dev.Info().L2Bytes; int64(layers)*bytes < cold {
 		return fmt.Errorf("the KV of %d layers is %.3g MB, which the L2 cache may still have in the next graph: give %d layers",
-			layers, float64(int64(layers)*layer)/1e6, (cold+layer-1)/layer)
+			layers, float64(int64(layers)*bytes)/1e6, (cold+bytes-1)/bytes)
 	}
 	rng := rand.New(rand.NewPCG(p.seed, 5))
 	for range layers - 1 {

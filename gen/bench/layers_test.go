@@ -112,3 +112,26 @@ func TestLayersNeedAColdCache(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Copies are of single launches: a time of one must not pass for a layer's share.
+func TestLayersHaveNoCopies(t *testing.T) {
+	dev, s := openCPU(t), small(t)
+	k := onCPU(t, dev, s)
+	copies := Copies(s, k.Launcher.(Materialiser), onCPU(t, dev, spec.WithEncoding(s, spec.Baked)))
+	c, err := ParseCase("shared:12x2080+30")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := Run(t.Context(), dev, s, k, []Case{c}, Options{Repeats: 1, Layers: 2, Against: []Baseline{copies}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, peer := range rows[0].Against {
+		if !strings.Contains(peer.Error, "no KV but the case's own") {
+			t.Errorf("%s: error %q, median %v", peer.Name, peer.Error, peer.Median)
+		}
+	}
+	if len(rows[0].Against) == 0 {
+		t.Error("no baseline was asked")
+	}
+}

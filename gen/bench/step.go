@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 
@@ -294,8 +295,8 @@ func (p *Problem) step(k Kernels, s spec.Spec, lists schedule.Lists, c cache) (*
 		return nil, err
 	}
 	st.attend.KMap, st.attend.VMap = of.keys, of.values
-	if c.keys != p.cache.keys { // another baseline's
-		return st, nil
+	if len(p.further) > 0 && c.keys != p.cache.keys {
+		return nil, errors.New("the layers of a graph have no KV but the case's own")
 	}
 	st.append = p.append
 	for _, c := range p.further {
