@@ -146,13 +146,3 @@ func float32s(x []float64) []float32 {
 	}
 	return y
 }
-
-// unwritten is the index of the first element that is poison still, or -1.
-func unwritten(p []byte, size int) int {
-	for i := 0; i < len(p); i += size {
-		if notPoison(p[i:i+size]) < 0 {
-			return i / size
-		}
-	}
-	return -1
-}

@@ -385,3 +385,13 @@ func writtenOrNot(name string, row []byte, size int, used bool, token int) error
 	}
 	return nil
 }
+
+// unwritten is the index of the first element that is poison still, or -1.
+func unwritten(p []byte, size int) int {
+	for i := 0; i < len(p); i += size {
+		if notPoison(p[i:i+size]) < 0 {
+			return i / size
+		}
+	}
+	return -1
+}
