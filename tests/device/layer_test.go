@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -45,12 +46,9 @@ func benchmarkExtend(b *testing.B, d cuda.Device, kernels *kernel.Set, batching 
 	m := toy.Llama3(layers)
 	m.Batching = batching
 	rng := rand.New(rand.NewPCG(seed, 0))
-	tokens := make([]int, questions+answers)
-	for i := range tokens {
-		tokens[i] = 1
-		if i < questions {
-			tokens[i] = from + rng.IntN(to-from+1)
-		}
+	tokens := slices.Repeat([]int{1}, questions+answers)
+	for i := range questions {
+		tokens[i] = from + rng.IntN(to-from+1)
 	}
 	e, io, batch := openLayer(b, d, kernels, m, tokens)
 	s, err := e.Schedule(context.Background(), batch)
@@ -77,18 +75,10 @@ func benchmarkDecodes(b *testing.B, o opener) {
 func benchmarkDecode(b *testing.B, d cuda.Device, kernels serve.Kernels, sequences int) {
 	const layers = 8 // more KV than the L2 cache has room for
 	ctx := context.Background()
-	tokens := make([]int, sequences)
-	for i := range tokens {
-		tokens[i] = 1
-	}
+	tokens := slices.Repeat([]int{1}, sequences)
 	e, io, batch := openLayer(b, d, kernels, toy.Llama3(layers), tokens)
 	graph, err := e.Capture(ctx, serve.GraphSize{Tokens: sequences, Segments: (layerDocuments + 1) * sequences}, func(s *serve.Step) error {
-		for layer := range layers {
-			if err := s.Attend(layer, io); err != nil {
-				return err
-			}
-		}
-		return nil
+		return attendEach(s, layers, io)
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -132,12 +122,7 @@ func openLayer(b *testing.B, d cuda.Device, kernels serve.Kernels, m serve.Model
 	b.Cleanup(func() { _ = e.Close() })
 	io := zeros(b, d, m, max(layerTokens, rows))
 	encode := func(_ context.Context, s *serve.Step) error {
-		for layer := range m.Layers {
-			if err := s.Attend(layer, io); err != nil {
-				return err
-			}
-		}
-		return nil
+		return attendEach(s, m.Layers, io)
 	}
 	batch := make([]serve.Entry, len(tokens))
 	for i, n := range tokens {
@@ -155,6 +140,16 @@ func openLayer(b *testing.B, d cuda.Device, kernels serve.Kernels, m serve.Model
 		batch[i] = serve.Entry{Sequence: s, Tokens: n}
 	}
 	return e, io, batch
+}
+
+// attendEach queues so many layers, all by the same tensors.
+func attendEach(s *serve.Step, layers int, io serve.IO) error {
+	for layer := range layers {
+		if err := s.Attend(layer, io); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // zeros is tensors of so many tokens: what they hold is of no matter to the benchmarks.

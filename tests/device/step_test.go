@@ -48,12 +48,7 @@ func benchmarkStep(b *testing.B, d cuda.Device, kernels serve.Kernels) {
 	defer e.Close()
 	io := zeros(b, d, m, tokens)
 	attend := func(s *serve.Step) error {
-		for layer := range layers {
-			if err := s.Attend(layer, io); err != nil {
-				return err
-			}
-		}
-		return nil
+		return attendEach(s, layers, io)
 	}
 	var chunks []*kvcache.Chunk
 	for i := range documents {
