@@ -171,7 +171,8 @@ func FileName(gpu string) string {
 
 var notWord = regexp.MustCompile(`[^a-z0-9]+`)
 
-// With is the table with an entry in the place of the spec's own, if it has one.
+// With is the table with an entry in the place of the spec's own, if it has one. What that has of
+// other kinds stays where it was measured with the same: see [Entry.Differs].
 func (t Table) With(e Entry) Table {
 	if old, ok := t.Entry(e.Spec); ok && old.Differs(e.Identity) == "" {
 		e.Kinds = slices.Clone(e.Kinds)
