@@ -259,4 +259,117 @@ static_assert(KGEN_OFFSET(Copy, count) == 16, "Copy.count: offset");
 static_assert(KGEN_OFFSET(Copy, offset) == 20, "Copy.offset: offset");
 static_assert(KGEN_OFFSET(Copy, reserved) == 24, "Copy.reserved: offset");
 
+// ScheduleParams launches schedule: the work lists of a decode step, from what its sequences
+// hold. They are, to the bit, those that the builders of package schedule make of it, but
+// for Run.reserved, which stays as it is. The grid is one block.
+//
+// Each sequence fills one tile of decode, there is no window, and split_tokens is at least
+// page_size. The rooms bound what may be written, and must be enough.
+struct ScheduleParams {
+  void* counts;              // int32 [2]: how many sequences there are, and segments
+  void* sequences;           // Sequence [sequence_room], by their query tokens, which follow one another from 0
+  void* segments;            // Segment [segment_room]: of the sequences, one's behind the other's
+
+  void* items;               // Item [item_room] of decode; those that do nothing are last
+  void* runs;                // Run []
+  void* slot_begin;          // int32 [token_room+1], for merge
+
+  // Of shared decode, all null where there is none: all is left to decode.
+  void* shared_items;        // Item [shared_item_room]
+  void* shared_runs;         // Run []
+  void* members;             // Member [member_room]
+  void* member_offsets;      // int32 []
+  void* spared;              // int64 [1], to which are added the tokens of KV, for each KV head, that decode alone would read besides
+
+  void* scratch;             // int32 [ScratchWords()]
+
+  int32_t sequence_room;
+  int32_t segment_room;
+  int32_t item_room;
+  int32_t part_room;         // most parts of a sequence
+  int32_t token_room;
+  int32_t shared_item_room;
+  int32_t member_room;
+
+  // As in package schedule's Options.
+  int32_t rows;
+  int32_t group;
+  int32_t causal;            // 1: own tokens see only what comes before them
+  int32_t page_size;
+  int32_t split_tokens;
+  int32_t max_items;         // 0: no limit
+  int32_t parts_per_item;    // 0: the fastest for the step
+  int32_t whole;             // 1: an item's parts are walked as one
+  int32_t at_once;
+  int32_t once_tokens;       // 0: no limit
+
+  // As in its SharedOptions.
+  int32_t shared_rows;
+  int32_t shared_keys;
+  int32_t shared_blocks;
+  int32_t kv_heads;
+  int32_t bitwise;           // 1: every chunk goes through shared decode
+};
+static_assert(sizeof(ScheduleParams) == 184, "ScheduleParams: size");
+static_assert(KGEN_OFFSET(ScheduleParams, counts) == 0, "ScheduleParams.counts: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, sequences) == 8, "ScheduleParams.sequences: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, segments) == 16, "ScheduleParams.segments: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, items) == 24, "ScheduleParams.items: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, runs) == 32, "ScheduleParams.runs: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, slot_begin) == 40, "ScheduleParams.slot_begin: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, shared_items) == 48, "ScheduleParams.shared_items: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, shared_runs) == 56, "ScheduleParams.shared_runs: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, members) == 64, "ScheduleParams.members: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, member_offsets) == 72, "ScheduleParams.member_offsets: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, spared) == 80, "ScheduleParams.spared: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, scratch) == 88, "ScheduleParams.scratch: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, sequence_room) == 96, "ScheduleParams.sequence_room: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, segment_room) == 100, "ScheduleParams.segment_room: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, item_room) == 104, "ScheduleParams.item_room: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, part_room) == 108, "ScheduleParams.part_room: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, token_room) == 112, "ScheduleParams.token_room: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, shared_item_room) == 116, "ScheduleParams.shared_item_room: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, member_room) == 120, "ScheduleParams.member_room: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, rows) == 124, "ScheduleParams.rows: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, group) == 128, "ScheduleParams.group: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, causal) == 132, "ScheduleParams.causal: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, page_size) == 136, "ScheduleParams.page_size: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, split_tokens) == 140, "ScheduleParams.split_tokens: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, max_items) == 144, "ScheduleParams.max_items: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, parts_per_item) == 148, "ScheduleParams.parts_per_item: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, whole) == 152, "ScheduleParams.whole: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, at_once) == 156, "ScheduleParams.at_once: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, once_tokens) == 160, "ScheduleParams.once_tokens: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, shared_rows) == 164, "ScheduleParams.shared_rows: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, shared_keys) == 168, "ScheduleParams.shared_keys: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, shared_blocks) == 172, "ScheduleParams.shared_blocks: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, kv_heads) == 176, "ScheduleParams.kv_heads: offset");
+static_assert(KGEN_OFFSET(ScheduleParams, bitwise) == 180, "ScheduleParams.bitwise: offset");
+
+// Sequence is query tokens of one sequence, and the segments that it attends to.
+struct Sequence {
+  int32_t query_begin;    // first query token
+  int32_t query_count;    // at least 1
+  int32_t segment_begin;  // first segment
+  int32_t segment_end;    // one past the last
+};
+static_assert(sizeof(Sequence) == 16, "Sequence: size");
+static_assert(KGEN_OFFSET(Sequence, query_begin) == 0, "Sequence.query_begin: offset");
+static_assert(KGEN_OFFSET(Sequence, query_count) == 4, "Sequence.query_count: offset");
+static_assert(KGEN_OFFSET(Sequence, segment_begin) == 8, "Sequence.segment_begin: offset");
+static_assert(KGEN_OFFSET(Sequence, segment_end) == 12, "Sequence.segment_end: offset");
+
+// Segment is a chunk, or the sequence's own tokens, at an offset.
+struct Segment {
+  int32_t page;    // index in the page table of the segment's first page
+  int32_t tokens;
+  int32_t offset;  // position of token 0 in the sequence
+  int32_t own;     // 1: the sequence's own tokens, of which its query tokens are the last
+};
+static_assert(sizeof(Segment) == 16, "Segment: size");
+static_assert(KGEN_OFFSET(Segment, page) == 0, "Segment.page: offset");
+static_assert(KGEN_OFFSET(Segment, tokens) == 4, "Segment.tokens: offset");
+static_assert(KGEN_OFFSET(Segment, offset) == 8, "Segment.offset: offset");
+static_assert(KGEN_OFFSET(Segment, own) == 12, "Segment.own: offset");
+
 }  // namespace kgen

@@ -364,6 +364,9 @@ func shapes(s spec.Spec, kind spec.Kind) string {
 	case spec.Materialise:
 		row("SrcK, DstK", element, page(qk))
 		row("SrcV, DstV", element, page(v))
+	case spec.Schedule:
+		row("Sequences", "abi.Sequence", "[sequences]")
+		row("Segments", "abi.Segment", "[segments]")
 	default:
 		row("Q", element, query(qk))
 		row("Out", element, query(v))

@@ -49,4 +49,5 @@ var about = map[spec.Kind]string{
 	spec.SharedDecode: "attends from the query tokens of all sequences that hold a chunk, each at its own offset, with one read of its keys; results are partial",
 	spec.Merge:        "turns the partial results of split keys into outputs",
 	spec.Materialise:  "copies segments to a sequence's own pages, with K turned to positions in the sequence",
+	spec.Schedule:     "makes the work lists of a decode step from what its sequences hold",
 }

@@ -19,6 +19,7 @@ var grids = map[spec.Kind]string{
 	spec.SharedDecode: "(item_count, kv_heads)",
 	spec.Merge:        "(tokens, (q_heads + %[1]d - 1) / %[1]d)", // of warps
 	spec.Materialise:  "(copy_count, kv_heads)",
+	spec.Schedule:     "(1, 1)",
 }
 
 // Header writes <spec>.h, for servers that launch the kernels themselves. more is

@@ -34,6 +34,7 @@ var bodies = map[spec.Kind]body{
 	spec.SharedDecode: {"attend", "attend", "AttendParams"},
 	spec.Merge:        {"merge", "merge", "MergeParams"},
 	spec.Materialise:  {"materialise", "materialise", "MaterialiseParams"},
+	spec.Schedule:     {"schedule", "schedule", "ScheduleParams"},
 }
 
 // bodyOf is the template of a plan: that of its kind, or the family's own.

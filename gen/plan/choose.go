@@ -51,7 +51,11 @@ func share(plans []Plan, first int, p Plan) []Plan {
 // the first of which two blocks fit on a multiprocessor, or else the first that fits.
 func Choose(s spec.Spec, kind spec.Kind, target spec.Target) (Plan, error) {
 	if usualTiles(s, kind, SM80) == nil {
-		return Plan{Kind: kind, Family: SM80, Targets: []spec.Target{target}, Warps: 4, MinBlocks: 1}, nil
+		p := Plan{Kind: kind, Family: SM80, Targets: []spec.Target{target}, Warps: 4, MinBlocks: 1}
+		if kind == spec.Schedule { // by one block
+			p.Warps, p.Shared = 16, scheduleShared
+		}
+		return p, nil
 	}
 	fallback := ""
 	var refused error // by the family that suits the target

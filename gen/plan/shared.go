@@ -15,6 +15,8 @@ const (
 	works        = 4 * (2*4 + barriers) // struct WorkRing
 	barrier      = 8
 	barriers     = 2 * barrier // a full and a free barrier of what fills and empties
+
+	scheduleShared = 2048 // struct ScheduleShared, and some more
 )
 
 // highTermBytes is the size of struct HighTerms.

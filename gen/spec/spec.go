@@ -129,10 +129,11 @@ const (
 	SharedDecode Kind = "shared_decode"
 	Merge        Kind = "merge"
 	Materialise  Kind = "materialise"
+	Schedule     Kind = "schedule"
 )
 
 // AllKinds is every kind of this version, in the order of output.
-var AllKinds = []Kind{Append, Prefill, Extend, Decode, SharedDecode, Merge, Materialise}
+var AllKinds = []Kind{Append, Prefill, Extend, Decode, SharedDecode, Merge, Materialise, Schedule}
 
 // TiledKinds is the kinds that a spec can give tiles for.
 var TiledKinds = []Kind{Prefill, Extend, Decode, SharedDecode}

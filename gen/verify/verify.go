@@ -36,6 +36,7 @@ type Launcher interface {
 	SharedDecode(s cuda.Stream, p abi.AttendParams) error
 	Merge(s cuda.Stream, p abi.MergeParams) error
 	Materialise(s cuda.Stream, p abi.MaterialiseParams) error
+	Schedule(s cuda.Stream, p abi.ScheduleParams) error
 }
 
 // CacheMapper is a Launcher whose kernels may need tensor maps of the caches.
@@ -282,6 +283,8 @@ func (b *bench) trial(kind spec.Kind, seed uint64, n int) trial {
 		return b.mergeTrial(rng)
 	case spec.Materialise:
 		return b.materialiseTrial(rng)
+	case spec.Schedule:
+		return b.scheduleTrial(rng)
 	default:
 		return b.attendTrial(rng, kind)
 	}

@@ -124,6 +124,7 @@ func TestFaultsAreFound(t *testing.T) {
 	final := []spec.Kind{spec.Prefill, spec.Extend, spec.Decode}
 	partial := []spec.Kind{spec.Decode, spec.SharedDecode}
 	shared := []spec.Kind{spec.SharedDecode}
+	lists := []spec.Kind{spec.Schedule}
 	pages := []spec.Kind{spec.Append, spec.Materialise}
 	for _, c := range []struct {
 		fault  fault
@@ -135,6 +136,11 @@ func TestFaultsAreFound(t *testing.T) {
 		{"pairing", append(pages, attend...), nil},
 		{"layout", append(pages, attend...), nil},
 		{"high level of the table", append(pages, chunks...), nil},
+		{"never two sequences of a chunk", lists, nil},
+		{"more tokens than are read once", lists, nil},
+		{"parts of an item", lists, nil},
+		{"slots of the first token", lists, nil},
+		{"nothing spared", lists, nil},
 		{"offset ignored", chunks, nil},
 		{"offset of the first member", shared, nil},
 		{"slot of another member", shared, nil},

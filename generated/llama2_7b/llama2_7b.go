@@ -27,6 +27,7 @@
 //	shared_decode shared_decode_sm90_r128k128s2w12.cu
 //	merge       merge_sm80.cu
 //	materialise materialise_sm80.cu
+//	schedule    schedule_sm80.cu
 package llama2_7b
 
 import (
@@ -52,12 +53,13 @@ import (
 //go:embed shared_decode_sm90_r128k128s2w12.cu
 //go:embed merge_sm80.cu
 //go:embed materialise_sm80.cu
+//go:embed schedule_sm80.cu
 var files embed.FS
 
 // The spec.
 const (
 	SpecName    = "llama2_7b"                                                        // name of the spec
-	SpecDigest  = "854ce126cc741239b96f4af53fe3f0f999c6322475a3eb087be5cbb5a1934a80" // identity of the resolved spec
+	SpecDigest  = "7702cb7d574d1b0256c7607d35f13441a566943cf813da221f8f55dce54a65bb" // identity of the resolved spec
 	QueryHeads  = 32                                                                 // of the whole model; a launch may have any multiple of the group
 	KVHeads     = 32                                                                 // of the whole model; a launch may have any number
 	Group       = 1                                                                  // query heads that share one KV head
@@ -287,6 +289,17 @@ func Bundle() kernel.Bundle {
 				SharedBytes: 0,
 				Source:      read("materialise_sm80.cu"),
 			},
+			{
+				Kind:        abi.KindSchedule,
+				Entry:       "kgen_llama2_7b_schedule_sm80",
+				File:        "schedule_sm80.cu",
+				Family:      "sm80",
+				Targets:     []string{"sm_80", "sm_90a"},
+				Warps:       16,
+				Group:       Group,
+				SharedBytes: 2048,
+				Source:      read("schedule_sm80.cu"),
+			},
 		},
 		Tuned: []kernel.Tuned{
 			{Target: "sm_80", Rules: []kernel.Rule{
@@ -483,6 +496,17 @@ func (k *Kernels) Merge(stream cuda.Stream, p abi.MergeParams) error {
 // it is done.
 func (k *Kernels) Materialise(stream cuda.Stream, p abi.MaterialiseParams) error {
 	return k.set.Materialise(stream, p)
+}
+
+// Schedule makes the work lists of a decode step from what its sequences hold:
+//
+//	Sequences  abi.Sequence [sequences]
+//	Segments   abi.Segment [segments]
+//
+// The work is queued on the stream; the memory it uses must stay as it is until
+// it is done.
+func (k *Kernels) Schedule(stream cuda.Stream, p abi.ScheduleParams) error {
+	return k.set.Schedule(stream, p)
 }
 
 // Tile is the rows and the keys of a tile of an attending kernel; 0 where there

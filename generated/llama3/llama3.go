@@ -32,6 +32,7 @@
 //	shared_decode shared_decode_sm90_r128k64s3w12.cu
 //	merge       merge_sm80.cu
 //	materialise materialise_sm80.cu
+//	schedule    schedule_sm80.cu
 package llama3
 
 import (
@@ -62,12 +63,13 @@ import (
 //go:embed shared_decode_sm90_r128k64s3w12.cu
 //go:embed merge_sm80.cu
 //go:embed materialise_sm80.cu
+//go:embed schedule_sm80.cu
 var files embed.FS
 
 // The spec.
 const (
 	SpecName    = "llama3"                                                           // name of the spec
-	SpecDigest  = "e071d0440d66e8ead1a9ccd98fe70d3e56a7e25f16674d58b6c2e17198cdd27c" // identity of the resolved spec
+	SpecDigest  = "2914080ae5a3cd84e566cdf98d20c41012444e954a4257c7b542f1f9ec8359b2" // identity of the resolved spec
 	QueryHeads  = 32                                                                 // of the whole model; a launch may have any multiple of the group
 	KVHeads     = 8                                                                  // of the whole model; a launch may have any number
 	Group       = 4                                                                  // query heads that share one KV head
@@ -376,6 +378,17 @@ func Bundle() kernel.Bundle {
 				SharedBytes: 0,
 				Source:      read("materialise_sm80.cu"),
 			},
+			{
+				Kind:        abi.KindSchedule,
+				Entry:       "kgen_llama3_schedule_sm80",
+				File:        "schedule_sm80.cu",
+				Family:      "sm80",
+				Targets:     []string{"sm_80", "sm_90a"},
+				Warps:       16,
+				Group:       Group,
+				SharedBytes: 2048,
+				Source:      read("schedule_sm80.cu"),
+			},
 		},
 		Tuned: []kernel.Tuned{
 			{Device: "NVIDIA H100 80GB HBM3", Rules: []kernel.Rule{
@@ -592,6 +605,17 @@ func (k *Kernels) Merge(stream cuda.Stream, p abi.MergeParams) error {
 // it is done.
 func (k *Kernels) Materialise(stream cuda.Stream, p abi.MaterialiseParams) error {
 	return k.set.Materialise(stream, p)
+}
+
+// Schedule makes the work lists of a decode step from what its sequences hold:
+//
+//	Sequences  abi.Sequence [sequences]
+//	Segments   abi.Segment [segments]
+//
+// The work is queued on the stream; the memory it uses must stay as it is until
+// it is done.
+func (k *Kernels) Schedule(stream cuda.Stream, p abi.ScheduleParams) error {
+	return k.set.Schedule(stream, p)
 }
 
 // Tile is the rows and the keys of a tile of an attending kernel; 0 where there

@@ -25,6 +25,7 @@
 //	shared_decode shared_decode_sm90_r128k128s3w12.cu
 //	merge       merge_sm80.cu
 //	materialise materialise_sm80.cu
+//	schedule    schedule_sm80.cu
 package smollm2_135m
 
 import (
@@ -48,12 +49,13 @@ import (
 //go:embed shared_decode_sm90_r128k128s3w12.cu
 //go:embed merge_sm80.cu
 //go:embed materialise_sm80.cu
+//go:embed schedule_sm80.cu
 var files embed.FS
 
 // The spec.
 const (
 	SpecName    = "smollm2_135m"                                                     // name of the spec
-	SpecDigest  = "9478a170ec25a2d6944e31c91db982a6fefef423964cbc8bd95469c6fb0d80ed" // identity of the resolved spec
+	SpecDigest  = "622d0efad093b391bf23f8961193e54b4f5dbbea22796f6649405c9a5fa5e121" // identity of the resolved spec
 	QueryHeads  = 9                                                                  // of the whole model; a launch may have any multiple of the group
 	KVHeads     = 3                                                                  // of the whole model; a launch may have any number
 	Group       = 3                                                                  // query heads that share one KV head
@@ -252,6 +254,17 @@ func Bundle() kernel.Bundle {
 				SharedBytes: 0,
 				Source:      read("materialise_sm80.cu"),
 			},
+			{
+				Kind:        abi.KindSchedule,
+				Entry:       "kgen_smollm2_135m_schedule_sm80",
+				File:        "schedule_sm80.cu",
+				Family:      "sm80",
+				Targets:     []string{"sm_80", "sm_90a"},
+				Warps:       16,
+				Group:       Group,
+				SharedBytes: 2048,
+				Source:      read("schedule_sm80.cu"),
+			},
 		},
 	}
 }
@@ -428,6 +441,17 @@ func (k *Kernels) Merge(stream cuda.Stream, p abi.MergeParams) error {
 // it is done.
 func (k *Kernels) Materialise(stream cuda.Stream, p abi.MaterialiseParams) error {
 	return k.set.Materialise(stream, p)
+}
+
+// Schedule makes the work lists of a decode step from what its sequences hold:
+//
+//	Sequences  abi.Sequence [sequences]
+//	Segments   abi.Segment [segments]
+//
+// The work is queued on the stream; the memory it uses must stay as it is until
+// it is done.
+func (k *Kernels) Schedule(stream cuda.Stream, p abi.ScheduleParams) error {
+	return k.set.Schedule(stream, p)
 }
 
 // Tile is the rows and the keys of a tile of an attending kernel; 0 where there

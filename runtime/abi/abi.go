@@ -188,3 +188,71 @@ type Copy struct {
 	Offset   int32 // position of the segment's token 0 in the sequence
 	Reserved [2]int32
 }
+
+// ScheduleParams launches schedule: the work lists of a decode step, from what its sequences
+// hold. They are, to the bit, those that the builders of package schedule make of it, but
+// for Run.Reserved, which stays as it is. The grid is one block.
+//
+// Each sequence fills one tile of decode, there is no window, and SplitTokens is at least
+// PageSize. The rooms bound what may be written, and must be enough.
+type ScheduleParams struct {
+	Counts    DevicePtr // int32 [2]: how many sequences there are, and segments
+	Sequences DevicePtr // Sequence [SequenceRoom], by their query tokens, which follow one another from 0
+	Segments  DevicePtr // Segment [SegmentRoom]: of the sequences, one's behind the other's
+
+	Items     DevicePtr // Item [ItemRoom] of decode; those that do nothing are last
+	Runs      DevicePtr // Run []
+	SlotBegin DevicePtr // int32 [TokenRoom+1], for merge
+
+	// Of shared decode, all null where there is none: all is left to decode.
+	SharedItems   DevicePtr // Item [SharedItemRoom]
+	SharedRuns    DevicePtr // Run []
+	Members       DevicePtr // Member [MemberRoom]
+	MemberOffsets DevicePtr // int32 []
+	Spared        DevicePtr // int64 [1], to which are added the tokens of KV, for each KV head, that decode alone would read besides
+
+	Scratch DevicePtr // int32 [ScratchWords()]
+
+	SequenceRoom   int32
+	SegmentRoom    int32
+	ItemRoom       int32
+	PartRoom       int32 // most parts of a sequence
+	TokenRoom      int32
+	SharedItemRoom int32
+	MemberRoom     int32
+
+	// As in package schedule's Options.
+	Rows         int32
+	Group        int32
+	Causal       int32 // 1: own tokens see only what comes before them
+	PageSize     int32
+	SplitTokens  int32
+	MaxItems     int32 // 0: no limit
+	PartsPerItem int32 // 0: the fastest for the step
+	Whole        int32 // 1: an item's parts are walked as one
+	AtOnce       int32
+	OnceTokens   int32 // 0: no limit
+
+	// As in its SharedOptions.
+	SharedRows   int32
+	SharedKeys   int32
+	SharedBlocks int32
+	KVHeads      int32
+	Bitwise      int32 // 1: every chunk goes through shared decode
+}
+
+// Sequence is query tokens of one sequence, and the segments that it attends to.
+type Sequence struct {
+	QueryBegin   int32 // first query token
+	QueryCount   int32 // at least 1
+	SegmentBegin int32 // first segment
+	SegmentEnd   int32 // one past the last
+}
+
+// Segment is a chunk, or the sequence's own tokens, at an offset.
+type Segment struct {
+	Page   int32 // index in the page table of the segment's first page
+	Tokens int32
+	Offset int32 // position of token 0 in the sequence
+	Own    int32 // 1: the sequence's own tokens, of which its query tokens are the last
+}

@@ -45,6 +45,9 @@ func Structs() []Struct {
 		reflect.TypeFor[MergeParams](),
 		reflect.TypeFor[MaterialiseParams](),
 		reflect.TypeFor[Copy](),
+		reflect.TypeFor[ScheduleParams](),
+		reflect.TypeFor[Sequence](),
+		reflect.TypeFor[Segment](),
 	}
 	structs := make([]Struct, len(types))
 	for i, t := range types {

@@ -99,6 +99,7 @@ const (
 	KindSharedDecode Kind = "shared_decode"
 	KindMerge        Kind = "merge"
 	KindMaterialise  Kind = "materialise"
+	KindSchedule     Kind = "schedule"
 )
 
 // Encode returns the manifest as indented JSON that ends in a newline. It sets

@@ -158,6 +158,11 @@ func (k *Kernels) Materialise(s cuda.Stream, p abi.MaterialiseParams) error {
 	return k.launch(operation{stream: s, kind: abi.KindMaterialise, materialise: p}, p.CheckAligned(), p.CopyCount, p.KVHeads)
 }
 
+// Schedule launches schedule on the stream.
+func (k *Kernels) Schedule(s cuda.Stream, p abi.ScheduleParams) error {
+	return k.launch(operation{stream: s, kind: abi.KindSchedule, schedule: p}, nil, 1, 1)
+}
+
 // maxHeads is the largest grid height of a GPU.
 const maxHeads = 65535
 

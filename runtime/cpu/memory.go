@@ -213,6 +213,26 @@ func (r region) run(i int64) (abi.Run, error) {
 	return abi.Run{Page: w[0], Begin: w[1], End: w[2], Offset: w[3], Causal: w[4], EndsPart: w[6]}, err
 }
 
+// get reads a list of structs of int32.
+func (r region) get(list any) error {
+	b, err := r.at(0, int64(binary.Size(list)))
+	if err != nil || len(b) == 0 {
+		return err
+	}
+	_, err = binary.Decode(b, binary.LittleEndian, list)
+	return err
+}
+
+// put writes a list of structs of int32.
+func (r region) put(list any) error {
+	b, err := r.at(0, int64(binary.Size(list)))
+	if err != nil || len(b) == 0 {
+		return err
+	}
+	_, err = binary.Encode(b, binary.LittleEndian, list)
+	return err
+}
+
 func (r region) copyItem(i int64) (abi.Copy, error) {
 	w, err := r.words(i)
 	return abi.Copy{SrcPage: w[0], SrcBegin: w[1], DstPage: w[2], DstBegin: w[3], Count: w[4], Offset: w[5]}, err

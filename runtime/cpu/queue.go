@@ -22,6 +22,7 @@ type operation struct {
 	append      abi.AppendParams
 	merge       abi.MergeParams
 	materialise abi.MaterialiseParams
+	schedule    abi.ScheduleParams
 
 	copy blockCopy
 	fill fill
@@ -41,6 +42,7 @@ type jobs struct {
 	append      appendJob
 	merge       mergeJob
 	materialise materialiseJob
+	schedule    scheduleJob
 }
 
 // enqueue queues an operation, or records it where its stream is captured. It
@@ -108,6 +110,8 @@ func (d *Device) execute(op *operation) error {
 		err = d.jobs.merge.run(d, op)
 	case abi.KindMaterialise:
 		err = d.jobs.materialise.run(d, op)
+	case abi.KindSchedule:
+		err = d.jobs.schedule.run(d, op)
 	default:
 		err = d.jobs.attend.run(d, op)
 	}

@@ -109,11 +109,17 @@ func (s *Set) Materialise(stream cuda.Stream, p abi.MaterialiseParams) error {
 	return launch(s, stream, s.kernels[abi.KindMaterialise], abi.KindMaterialise, &p, p.CopyCount, p.KVHeads)
 }
 
+// Schedule launches schedule on the stream. What comes behind it reads its lists at once, before it has waited
+// for anything: between them there must be what is not launched early, such as a copy.
+func (s *Set) Schedule(stream cuda.Stream, p abi.ScheduleParams) error {
+	return launch(s, stream, s.kernels[abi.KindSchedule], abi.KindSchedule, &p, 1, 1)
+}
+
 // maxGridY is the driver's limit.
 const maxGridY = 65535
 
 // launch queues a grid of x by y blocks with p as the kernel's parameter.
-func launch[T abi.AppendParams | abi.AttendParams | abi.MergeParams | abi.MaterialiseParams](
+func launch[T abi.AppendParams | abi.AttendParams | abi.MergeParams | abi.MaterialiseParams | abi.ScheduleParams](
 	s *Set, stream cuda.Stream, l *loaded, kind abi.Kind, p *T, x, y int32) error {
 	switch {
 	case l == nil:

@@ -40,18 +40,18 @@ func (b *Builder) partsPerItem(o *Options) int32 {
 		all += int(b.tiles[i].keys)
 	}
 	levels := b.sumLevels(o)
-	blocks, idle := float64(atOnce), 1./8
+	// In fractions of a key, so that all is in whole numbers.
+	key, idle := 64*atOnce, 8
 	if o.Rows < productRows {
-		idle = 1. / 64
+		idle = 1
 	}
-	best, least := int32(1), 0.0
+	best, least := int32(1), 0
 	for level, s := range levels {
-		rounds := float64((s.items + atOnce - 1) / atOnce)
-		most := float64(s.heaviest)
-		walk := max(most, float64(all)/blocks+idle*most)
-		cost := max(walk, rounds*float64(all)/float64(max(1, s.items))) + float64(2*s.rows+6*s.merged)/blocks
+		most, rounds := int(s.heaviest), (s.items+atOnce-1)/atOnce
+		walk := max(key*most, 64*all+idle*atOnce*most)
+		cost := max(walk, rounds*(key*all/max(1, s.items))) + 64*(2*s.rows+6*s.merged)
 		if s.merged > 0 {
-			cost += 128
+			cost += 128 * key
 		}
 		if level == 0 || cost < least {
 			best, least = 1<<level, cost

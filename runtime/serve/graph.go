@@ -66,7 +66,11 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 	if e.closed {
 		return nil, ErrClosed
 	}
-	g := &Graph{engine: e, space: &workspace{fixed: fixed}}
+	device, err := e.deviceLists(fixed)
+	if err != nil {
+		return nil, err
+	}
+	g := &Graph{engine: e, space: &workspace{fixed: fixed, device: device}}
 	kept := false
 	defer func() {
 		if !kept { // also where record panics; the copy of its lists may be under way
@@ -83,7 +87,14 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 		return nil, err
 	}
 	s.tokens = fixed.tokens
-	recorded, err := dev.Capture(g.stream, func() error { return record(s) })
+	recorded, err := dev.Capture(g.stream, func() error {
+		if device != nil {
+			if err := device.launch(e, g.stream); err != nil {
+				return launchError(err)
+			}
+		}
+		return record(s)
+	})
 	s.ended = true
 	if err != nil {
 		return nil, err
@@ -129,7 +140,7 @@ func (e *Engine) fixedSize(size GraphSize) (*fixedSize, error) {
 	}
 	shared := e.fixedShared(size)
 	f := &fixedSize{
-		tokens: size.Tokens, slotBegins: size.Tokens + 1, items: items, runs: runs + items,
+		tokens: size.Tokens, segments: size.Segments, context: size.Context, slotBegins: size.Tokens + 1, items: items, runs: runs + items,
 		pages: size.Pages + size.Tokens*kvcache.OwnRoom,
 		slots: items + shared.members, shared: shared,
 	}
@@ -178,6 +189,11 @@ func (g *Graph) Close(ctx context.Context) error {
 		return fmt.Errorf("serve: close a graph: %w", launchError(err))
 	}
 	g.closed = true
+	if d := g.space.device; d != nil {
+		if err := d.last(e); err != nil {
+			return fmt.Errorf("serve: close a graph: %w", launchError(err))
+		}
+	}
 	e.mu.Lock()
 	delete(e.graphs, g)
 	e.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 // Kernels launches one spec's kernels: a *kernel.Set on a GPU or on the
 // emulator, a generated package's *Kernels, which has its methods, or a *cpu.Kernels without
 // either. Of other implementations an engine also uses these methods of *kernel.Set where they
-// have them: SharedDecode; Choose, Choices, Attend, MapChoice, MapKeys and Materialise; MapCache; Blocks, without which
+// have them: SharedDecode; Choose, Choices, Attend, MapChoice, MapKeys and Materialise; MapCache; Schedule; Blocks, without which
 // a device is taken to run one block a multiprocessor; Spec and SpecDigest, to which New holds
 // the Model; and Artifact, by which New finds kinds that are missing. Wrap a *kernel.Set by
 // embedding it, so that it keeps them.
@@ -148,6 +148,9 @@ func (m Model) shape() kvcache.Shape {
 // tokenBytes is a token's KV in one layer.
 func (m Model) tokenBytes() int { return 2 * m.KVHeads * (m.HeadDim + m.VHeadDim) }
 
+// keptBytes is a token's KV in all layers.
+func (m Model) keptBytes() int64 { return int64(m.Layers) * int64(m.tokenBytes()) }
+
 func (m Model) check() error {
 	var errs []error
 	if m.Group < 1 || m.Group > 1<<16 {
@@ -201,6 +204,7 @@ type Options struct {
 	Policy    kvcache.Policy // of eviction; nil: least recently used first
 	Stream    cuda.Stream    // that work is queued on; 0: one of the engine's own
 	Logger    *slog.Logger   // nil: nothing is logged
+	Lists     Lists          // who makes the work lists of a graph's steps
 }
 
 // blocksOf is how many blocks of a kind the device runs at a time.

@@ -22,17 +22,20 @@ func TestRandomOperations(t *testing.T) {
 		}
 		operations = n
 	}
-	t.Run("fastest", func(t *testing.T) { testRandomOperations(t, "fastest", operations/2) })
-	t.Run("bitwise", func(t *testing.T) { testRandomOperations(t, "bitwise", operations/2) })
+	for _, sharing := range []string{"fastest", "bitwise"} {
+		for _, lists := range []serve.Lists{serve.ListsByHost, serve.ListsByDevice} {
+			t.Run(sharing+"/"+string(lists), func(t *testing.T) { testRandomOperations(t, sharing, lists, operations/4) })
+		}
+	}
 }
 
-func testRandomOperations(t *testing.T, sharing string, operations int) {
+func testRandomOperations(t *testing.T, sharing string, lists serve.Lists, operations int) {
 	t.Parallel()
 	const seed = 1
 	m := toy.Tiny()
 	m.Sharing = sharing
-	b := newBench(t, m, serve.Options{Pages: 120, HostBytes: 20 * 160})
-	graph, err := b.Record(t.Context(), serve.GraphSize{Tokens: toy.GraphTokens, Segments: toy.GraphSegments})
+	b := newBench(t, m, serve.Options{Pages: 120, HostBytes: 20 * 160, Lists: lists})
+	graph, err := b.Record(t.Context(), serve.GraphSize{Tokens: toy.GraphTokens, Segments: toy.GraphSegments, Context: 120 * m.PageSize})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,11 +51,8 @@ func (s *Step) Tokens() int { return s.tokens }
 
 // Spared is the bytes of KV that decode alone would read, in all layers, beyond those
 // that the step reads: what several of its sequences hold is read once by shared
-// decode.
-func (s *Step) Spared() int64 {
-	shape := s.engine.model.shape()
-	return int64(s.saved) * shape.PageBytes() / int64(shape.PageSize)
-}
+// decode. It is 0 where the device makes the lists: the engine's counter has the bytes some steps later.
+func (s *Step) Spared() int64 { return int64(s.saved) * s.engine.model.keptBytes() }
 
 // Stream is where the step's work is queued. What makes Q, K and V, and what
 // reads Out, belongs there too.
@@ -75,18 +72,15 @@ func (s *Step) prepare(a *addresses) {
 	for i := range w.groups {
 		g, at := &w.groups[i], &a.groups[i]
 		s.attend[i] = launch{route: g.route}
-		if len(g.lists.Items) == 0 {
+		n := w.sizes(i)
+		if n.items == 0 {
 			continue
-		}
-		runs, sharedRuns := len(g.lists.Runs), len(g.shared.Runs)
-		if w.fixed != nil { // what a graph's later steps have, there is room for
-			runs, sharedRuns = w.fixed.runs, w.fixed.shared.runs
 		}
 		s.attend[i].params = abi.AttendParams{
 			PartialOut: at.partialOut, PartialLSE: at.partialLSE, Items: at.items, Runs: at.runs,
 			PageTable: a.table, Positions: a.positions, Rope: e.rope,
-			KVHeads: int32(m.KVHeads), ItemCount: int32(len(g.lists.Items)), Scale: m.Scale, RopeScale: m.RopeScale,
-			RunCount: int32(runs), PageCount: int32(pages), Counter: at.counter,
+			KVHeads: int32(m.KVHeads), ItemCount: int32(n.items), Scale: m.Scale, RopeScale: m.RopeScale,
+			RunCount: int32(n.runs), PageCount: int32(pages), Counter: at.counter,
 		}
 		if r := &g.rotated; len(r.lists.Copies) > 0 {
 			l := &s.attend[i]
@@ -94,19 +88,19 @@ func (s *Step) prepare(a *addresses) {
 			l.params.KCache, l.params.KMap = r.keys.ptr, r.maps.K
 			l.params.PageTable, l.params.PageCount = at.pages, int32(len(r.lists.Pages))
 		}
-		if g.lists.Merged() == 0 && w.fixed == nil {
+		if n.merged == 0 {
 			continue
 		}
-		if shared := &g.shared; len(shared.Items) > 0 {
+		if n.sharedItems > 0 {
 			s.sharedDecode = launch{route: e.routes.first[sharedDecode], params: s.attend[i].params}
 			p := &s.sharedDecode.params
 			p.Items, p.Runs, p.Members, p.MemberOffsets = a.shared.items, a.shared.runs, a.shared.members, a.shared.offsets
-			p.ItemCount, p.RunCount, p.Counter = int32(len(shared.Items)), int32(sharedRuns), a.shared.counter
-			s.saved = shared.Saved
+			p.ItemCount, p.RunCount, p.Counter = int32(n.sharedItems), int32(n.sharedRuns), a.shared.counter
+			s.saved = g.shared.Saved
 		}
 		s.attend[i].merge = abi.MergeParams{
 			PartialOut: at.partialOut, PartialLSE: at.partialLSE, SlotBegin: at.slotBegin,
-			QHeads: int32(m.queryHeads()), Tokens: int32(len(g.lists.SlotBegin) - 1),
+			QHeads: int32(m.queryHeads()), Tokens: int32(n.merged),
 		}
 	}
 	for i := range s.attend {

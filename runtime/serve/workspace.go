@@ -30,11 +30,12 @@ type workspace struct {
 	passes    uint64     // times that they were put there
 	lists     buffer
 	partials  buffer
-	counter   [2]uint32  // zeros, which each launch's counter is before and after
-	used      bool       // the copy from host may be under way
-	copied    cuda.Event // that it is over; 0: none was made
-	marked    bool       // copied is of the last copy
-	fixed     *fixedSize // nil: sizes and addresses follow the step
+	counter   [2]uint32    // zeros, which each launch's counter is before and after
+	used      bool         // the copy from host may be under way
+	copied    cuda.Event   // that it is over; 0: none was made
+	marked    bool         // copied is of the last copy
+	fixed     *fixedSize   // nil: sizes and addresses follow the step
+	device    *deviceLists // nil: the host makes the lists
 }
 
 type table struct {
@@ -62,12 +63,15 @@ type group struct {
 
 // fixedSize is the capacity of a workspace whose addresses a graph knows.
 type fixedSize struct {
-	tokens, slotBegins, items, runs, pages, slots int
-	shared                                        fixedShared
+	tokens, segments, context, slotBegins, items, runs, pages, slots int
+	shared                                                           fixedShared
 }
 
 func (w *workspace) release(dev cuda.Device) error {
 	err := errors.Join(w.host.release(dev), w.lists.release(dev), w.partials.release(dev))
+	if w.device != nil {
+		err = errors.Join(err, w.device.release(dev))
+	}
 	for i := range w.groups {
 		err = errors.Join(err, w.groups[i].rotated.release(dev))
 	}
@@ -121,6 +125,9 @@ func (w *workspace) settle(ctx context.Context, e *Engine) error {
 		return err
 	}
 	w.used = false // whatever went wrong has ended
+	if w.device != nil {
+		w.device.answered(e)
+	}
 	return launchError(err)
 }
 
@@ -155,21 +162,20 @@ func (w *workspace) add(g *group, tokens, first, stored int, of *kvcache.Extende
 
 // build makes the lists of the groups.
 func (w *workspace) build(e *Engine) error {
+	if w.device != nil {
+		return w.device.list(w.groups[decodeGroup].sequences, w.decodeOptions(e), w.fixed)
+	}
 	for i := range w.groups {
 		g := &w.groups[i]
 		o := e.routes.all[g.route].schedule
 		if w.fixed != nil && i == decodeGroup {
-			o.PadItems, o.PadTokens = w.fixed.items, w.fixed.tokens
+			o = w.decodeOptions(e)
 		} else if len(g.sequences) == 0 {
 			continue
 		}
 		var err error
 		if i == decodeGroup && w.shares(e) {
-			s := *e.sharing
-			if w.fixed != nil {
-				s.PadItems, s.MaxMembers = w.fixed.shared.items, w.fixed.shared.members
-			}
-			g.shared, err = g.sharing.Build(g.sequences, o, s)
+			g.shared, err = g.sharing.Build(g.sequences, o, w.sharingOptions(e))
 			g.lists = g.shared.Decode
 		} else {
 			var sequences []schedule.Sequence
@@ -182,6 +188,46 @@ func (w *workspace) build(e *Engine) error {
 		}
 	}
 	return nil
+}
+
+// decodeOptions are those of a graph's decode.
+func (w *workspace) decodeOptions(e *Engine) schedule.Options {
+	o := e.routes.all[w.groups[decodeGroup].route].schedule
+	o.PadItems, o.PadTokens = w.fixed.items, w.fixed.tokens
+	return o
+}
+
+// sharingOptions are those of steps that have shared decode.
+func (w *workspace) sharingOptions(e *Engine) schedule.SharedOptions {
+	s := *e.sharing
+	if w.fixed != nil {
+		s.PadItems, s.MaxMembers = w.fixed.shared.items, w.fixed.shared.members
+	}
+	return s
+}
+
+// sizes are how much of a group's lists launches take.
+type sizes struct {
+	items, runs             int
+	sharedItems, sharedRuns int
+	merged                  int // query tokens
+}
+
+// sizes of a group: of a graph what there is room for, as it is for all of its steps.
+func (w *workspace) sizes(group int) sizes {
+	if w.fixed != nil {
+		f := w.fixed
+		if group != decodeGroup {
+			return sizes{}
+		}
+		return sizes{f.items, f.runs, f.shared.items, f.shared.runs, f.tokens}
+	}
+	g := &w.groups[group]
+	n := sizes{items: len(g.lists.Items), runs: len(g.lists.Runs)}
+	if g.lists.Merged() > 0 {
+		n.sharedItems, n.sharedRuns, n.merged = len(g.shared.Items), len(g.shared.Runs), len(g.lists.SlotBegin)-1
+	}
+	return n
 }
 
 // addresses are where a step's lists and partial results are on the device.
@@ -219,6 +265,10 @@ func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 	a.positions = pack(&p, w.positions, f.tokens, "Tokens")
 	a.stored = pack(&p, w.stored, f.tokens, "Tokens")
 	a.slots = pack(&p, w.slots, f.tokens, "Tokens")
+	if w.device != nil {
+		w.device.pack(&p, f)
+		a.groups[decodeGroup].counter, a.shared.counter = pack(&p, w.counter[:], 0, ""), pack(&p, w.counter[:], 0, "")
+	}
 	for i := range w.groups {
 		g, l := &w.groups[i], &w.groups[i].lists
 		if len(l.Items) == 0 {
@@ -251,6 +301,11 @@ func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 	if err := w.placePartials(ctx, &a, e); err != nil {
 		return a, err
 	}
+	if w.device != nil {
+		if err := w.device.ask(e, e.stream); err != nil {
+			return a, launchError(err)
+		}
+	}
 	for i := range w.groups {
 		if g := &w.groups[i]; len(g.rotated.lists.Copies) > 0 {
 			if err := g.rotated.place(ctx, e, g.route); err != nil {
@@ -268,6 +323,11 @@ func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 		g := &a.groups[i]
 		g.items, g.runs, g.slotBegin, g.counter = g.items+w.lists.ptr, g.runs+w.lists.ptr, g.slotBegin+w.lists.ptr, g.counter+w.lists.ptr
 		g.pages, g.copies = g.pages+w.lists.ptr, g.copies+w.lists.ptr
+	}
+	if w.device != nil {
+		if err := w.device.place(ctx, e, w, &a); err != nil {
+			return a, fmt.Errorf("work lists: %w", err)
+		}
 	}
 	w.used, w.marked = true, false
 	if err := w.host.upload(e.device, e.stream, w.lists.ptr); err != nil {

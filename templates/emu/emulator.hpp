@@ -315,3 +315,4 @@ inline float4 as_floats(uint4 x) {
 }  // namespace ptx
 
 #include "sm90.hpp"
+#include "integers.hpp"

@@ -341,6 +341,119 @@ KGEN_STATIC_ASSERT(offsetof(KgenCopy, count) == 16, "KgenCopy.count: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenCopy, offset) == 20, "KgenCopy.offset: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenCopy, reserved) == 24, "KgenCopy.reserved: offset");
 
+// KgenScheduleParams launches schedule: the work lists of a decode step, from what its sequences
+// hold. They are, to the bit, those that the builders of package schedule make of it, but
+// for KgenRun.reserved, which stays as it is. The grid is one block.
+//
+// Each sequence fills one tile of decode, there is no window, and split_tokens is at least
+// page_size. The rooms bound what may be written, and must be enough.
+typedef struct KgenScheduleParams {
+  uint64_t counts;           // int32 [2]: how many sequences there are, and segments
+  uint64_t sequences;        // KgenSequence [sequence_room], by their query tokens, which follow one another from 0
+  uint64_t segments;         // KgenSegment [segment_room]: of the sequences, one's behind the other's
+
+  uint64_t items;            // KgenItem [item_room] of decode; those that do nothing are last
+  uint64_t runs;             // KgenRun []
+  uint64_t slot_begin;       // int32 [token_room+1], for merge
+
+  // Of shared decode, all null where there is none: all is left to decode.
+  uint64_t shared_items;     // KgenItem [shared_item_room]
+  uint64_t shared_runs;      // KgenRun []
+  uint64_t members;          // KgenMember [member_room]
+  uint64_t member_offsets;   // int32 []
+  uint64_t spared;           // int64 [1], to which are added the tokens of KV, for each KV head, that decode alone would read besides
+
+  uint64_t scratch;          // int32 [ScratchWords()]
+
+  int32_t sequence_room;
+  int32_t segment_room;
+  int32_t item_room;
+  int32_t part_room;         // most parts of a sequence
+  int32_t token_room;
+  int32_t shared_item_room;
+  int32_t member_room;
+
+  // As in package schedule's Options.
+  int32_t rows;
+  int32_t group;
+  int32_t causal;            // 1: own tokens see only what comes before them
+  int32_t page_size;
+  int32_t split_tokens;
+  int32_t max_items;         // 0: no limit
+  int32_t parts_per_item;    // 0: the fastest for the step
+  int32_t whole;             // 1: an item's parts are walked as one
+  int32_t at_once;
+  int32_t once_tokens;       // 0: no limit
+
+  // As in its SharedOptions.
+  int32_t shared_rows;
+  int32_t shared_keys;
+  int32_t shared_blocks;
+  int32_t kv_heads;
+  int32_t bitwise;           // 1: every chunk goes through shared decode
+} KgenScheduleParams;
+KGEN_STATIC_ASSERT(sizeof(KgenScheduleParams) == 184, "KgenScheduleParams: size");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, counts) == 0, "KgenScheduleParams.counts: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, sequences) == 8, "KgenScheduleParams.sequences: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, segments) == 16, "KgenScheduleParams.segments: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, items) == 24, "KgenScheduleParams.items: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, runs) == 32, "KgenScheduleParams.runs: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, slot_begin) == 40, "KgenScheduleParams.slot_begin: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, shared_items) == 48, "KgenScheduleParams.shared_items: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, shared_runs) == 56, "KgenScheduleParams.shared_runs: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, members) == 64, "KgenScheduleParams.members: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, member_offsets) == 72, "KgenScheduleParams.member_offsets: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, spared) == 80, "KgenScheduleParams.spared: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, scratch) == 88, "KgenScheduleParams.scratch: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, sequence_room) == 96, "KgenScheduleParams.sequence_room: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, segment_room) == 100, "KgenScheduleParams.segment_room: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, item_room) == 104, "KgenScheduleParams.item_room: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, part_room) == 108, "KgenScheduleParams.part_room: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, token_room) == 112, "KgenScheduleParams.token_room: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, shared_item_room) == 116, "KgenScheduleParams.shared_item_room: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, member_room) == 120, "KgenScheduleParams.member_room: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, rows) == 124, "KgenScheduleParams.rows: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, group) == 128, "KgenScheduleParams.group: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, causal) == 132, "KgenScheduleParams.causal: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, page_size) == 136, "KgenScheduleParams.page_size: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, split_tokens) == 140, "KgenScheduleParams.split_tokens: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, max_items) == 144, "KgenScheduleParams.max_items: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, parts_per_item) == 148, "KgenScheduleParams.parts_per_item: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, whole) == 152, "KgenScheduleParams.whole: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, at_once) == 156, "KgenScheduleParams.at_once: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, once_tokens) == 160, "KgenScheduleParams.once_tokens: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, shared_rows) == 164, "KgenScheduleParams.shared_rows: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, shared_keys) == 168, "KgenScheduleParams.shared_keys: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, shared_blocks) == 172, "KgenScheduleParams.shared_blocks: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, kv_heads) == 176, "KgenScheduleParams.kv_heads: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenScheduleParams, bitwise) == 180, "KgenScheduleParams.bitwise: offset");
+
+// KgenSequence is query tokens of one sequence, and the segments that it attends to.
+typedef struct KgenSequence {
+  int32_t query_begin;    // first query token
+  int32_t query_count;    // at least 1
+  int32_t segment_begin;  // first segment
+  int32_t segment_end;    // one past the last
+} KgenSequence;
+KGEN_STATIC_ASSERT(sizeof(KgenSequence) == 16, "KgenSequence: size");
+KGEN_STATIC_ASSERT(offsetof(KgenSequence, query_begin) == 0, "KgenSequence.query_begin: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenSequence, query_count) == 4, "KgenSequence.query_count: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenSequence, segment_begin) == 8, "KgenSequence.segment_begin: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenSequence, segment_end) == 12, "KgenSequence.segment_end: offset");
+
+// KgenSegment is a chunk, or the sequence's own tokens, at an offset.
+typedef struct KgenSegment {
+  int32_t page;    // index in the page table of the segment's first page
+  int32_t tokens;
+  int32_t offset;  // position of token 0 in the sequence
+  int32_t own;     // 1: the sequence's own tokens, of which its query tokens are the last
+} KgenSegment;
+KGEN_STATIC_ASSERT(sizeof(KgenSegment) == 16, "KgenSegment: size");
+KGEN_STATIC_ASSERT(offsetof(KgenSegment, page) == 0, "KgenSegment.page: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenSegment, tokens) == 4, "KgenSegment.tokens: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenSegment, offset) == 8, "KgenSegment.offset: offset");
+KGEN_STATIC_ASSERT(offsetof(KgenSegment, own) == 12, "KgenSegment.own: offset");
+
 #ifdef __cplusplus
 }
 #endif
