@@ -53,7 +53,7 @@ func Choose(s spec.Spec, kind spec.Kind, target spec.Target) (Plan, error) {
 	if usualTiles(s, kind, SM80) == nil {
 		p := Plan{Kind: kind, Family: SM80, Targets: []spec.Target{target}, Warps: 4, MinBlocks: 1}
 		if kind == spec.Schedule { // by one block
-			p.Warps, p.Shared = 16, scheduleShared
+			p.Warps, p.Shared = 32, scheduleShared
 		}
 		return p, nil
 	}

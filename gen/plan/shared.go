@@ -16,7 +16,7 @@ const (
 	barrier      = 8
 	barriers     = 2 * barrier // a full and a free barrier of what fills and empties
 
-	scheduleShared = 2048 // struct ScheduleShared, and some more
+	scheduleShared = 4608 // struct ScheduleShared, and some more
 )
 
 // highTermBytes is the size of struct HighTerms.

@@ -199,8 +199,8 @@
 // Machine code: schedule_sm80.sm_80.cubin
 //               schedule_sm80.sm_90a.cubin
 #define KGEN_LLAMA2_7B_SCHEDULE_SM80_ENTRY "kgen_llama2_7b_schedule_sm80"
-#define KGEN_LLAMA2_7B_SCHEDULE_SM80_THREADS 512
-#define KGEN_LLAMA2_7B_SCHEDULE_SM80_SHARED_BYTES 2048
+#define KGEN_LLAMA2_7B_SCHEDULE_SM80_THREADS 1024
+#define KGEN_LLAMA2_7B_SCHEDULE_SM80_SHARED_BYTES 4608
 
 // ---- launch parameters ----
 // Every spec's header has them; one wins.

@@ -423,10 +423,10 @@ struct Config {
   static constexpr bool sink_logits = false;
   static constexpr bool encoding_raw = false;     // stored keys are un-rotated
   static constexpr bool encoding_baked = false;   // stored keys are at their place in the sequence
-  static constexpr int warps = 16;
-  static constexpr int threads = 512;
+  static constexpr int warps = 32;
+  static constexpr int threads = 1024;
   static constexpr int min_blocks = 1;            // blocks of a multiprocessor
-  static constexpr int shared_bytes = 2048;       // dynamic shared memory of a block
+  static constexpr int shared_bytes = 4608;       // dynamic shared memory of a block
 };
 
 }  // namespace kgen
@@ -483,28 +483,19 @@ struct BlockNotes {
   long long long_sums[32];
   int sums[32];
   int buckets[sort_buckets];
+  int in_buckets[32 * sort_buckets];
 };
 
-template <class Config>
-struct Block {
-  static constexpr int warps = Config::warps, threads = 32 * warps;
+// The kernel runs once a step, so that its code comes from memory: what is used all over is a function of its
+// own, and no loop is unrolled.
+template <int Warps>
+struct BlockSums {
+  static constexpr int warps = Warps, threads = 32 * warps;
   static_assert(warps <= 32, "a lane for each warp");
   BlockNotes& notes;
   int thread, lane, warp;
 
-  __device__ explicit Block(BlockNotes& shared)
-      : notes(shared), thread(ptx::thread_index()), lane(ptx::lane_index()), warp(ptx::warp_index()) {}
-
   __device__ void sync() const { ptx::sync_threads(); }
-  // f of each i below n, by a thread each, and by a whole warp each.
-  template <class F>
-  __device__ void each(int n, F f) const {
-    for (int i = thread; i < n; i += threads) f(i);
-  }
-  template <class F>
-  __device__ void each_by_warp(int n, F f) const {
-    for (int i = warp; i < n; i += warps) f(i);
-  }
 
   // The sum of x over the lanes up to this one.
   __device__ int sum_through(int x) const {
@@ -527,13 +518,72 @@ struct Block {
   }
 
   // Of all threads.
-  __device__ long long sum(long long x) const {
+  __device__ __noinline__ long long sum(long long x) const {
     x = sum_of_warp(x);
     sync();  // nobody reads the notes of the time before
     if (lane == 0) notes.long_sums[warp] = x;
     sync();
     return sum_of_warp(lane < warps ? notes.long_sums[lane] : 0);
   }
+  __device__ __noinline__ int maximum(int x) const {
+    x = max_of_warp(x);
+    sync();
+    if (lane == 0) notes.sums[warp] = x;
+    sync();
+    return max_of_warp(notes.sums[lane < warps ? lane : 0]);
+  }
+
+  // x[i] becomes the sum of x[0] to x[i - 1] for each i below n, which other threads may have written and may read
+  // then; returns the sum of all. Each warp takes elements in a row.
+  __device__ __noinline__ int sums_before(int n, int* x) const {
+    const int share = (n + threads - 1) / threads * 32, begin = min(n, warp * share), end = min(n, begin + share);
+    sync();
+    int mine = 0;
+#pragma unroll 1
+    for (int i = begin + lane; i < end; i += 32) mine += x[i];
+    mine = ptx::shuffle(sum_through(mine), 31);
+    if (lane == 0) notes.sums[warp] = mine;
+    sync();
+    const int through = sum_through(lane < warps ? notes.sums[lane] : 0);
+    const int all = ptx::shuffle(through, warps - 1), of_warps = ptx::shuffle(through, max(warp - 1, 0));
+    int before = warp > 0 ? of_warps : 0;
+#pragma unroll 1
+    for (int first = begin; first < end; first += 32) {
+      const int i = first + lane, own = i < end ? x[i] : 0, until = sum_through(own);
+      if (i < end) x[i] = before + until - own;
+      before += ptx::shuffle(until, 31);
+    }
+    sync();
+    return all;
+  }
+};
+
+template <class Config>
+struct Block : BlockSums<Config::warps> {
+  using Sums = BlockSums<Config::warps>;
+  using Sums::lane, Sums::notes, Sums::sum, Sums::sync, Sums::thread, Sums::threads, Sums::warp, Sums::warps;
+
+  __device__ explicit Block(BlockNotes& shared) : Sums{shared, ptx::thread_index(), ptx::lane_index(), ptx::warp_index()} {}
+
+  // f of each i below n, by a thread each, and by a whole warp each.
+  template <class F>
+  __device__ void each(int n, F f) const {
+#pragma unroll 1
+    for (int i = thread; i < n; i += threads) f(i);
+  }
+  template <class F>
+  __device__ void each_by_warp(int n, F f) const {
+#pragma unroll 1
+    for (int i = warp; i < n; i += warps) f(i);
+  }
+
+  // Makes x, which is shared, what all threads know; nobody may still want what it was.
+  template <class T>
+  __device__ void share(T& x, T known) const {
+    if (thread == 0) x = known;
+    sync();
+  }
+
   // The sum of value(i) for each i below n.
   template <class Value>
   __device__ long long total(int n, Value value) const {
@@ -541,63 +591,70 @@ struct Block {
     each(n, [&](int i) { mine += value(i); });
     return sum(mine);
   }
-  __device__ int maximum(int x) const {
-    x = max_of_warp(x);
-    sync();
-    if (lane == 0) notes.sums[warp] = x;
-    sync();
-    return max_of_warp(notes.sums[lane < warps ? lane : 0]);
-  }
-  // The sum of x over the threads before this one; all: over all.
-  __device__ int sum_before(int x, int& all) const {
-    const int through = sum_through(x);
-    sync();
-    if (lane == 31) notes.sums[warp] = through;
-    sync();
-    const int of_warps = sum_through(lane < warps ? notes.sums[lane] : 0);
-    all = ptx::shuffle(of_warps, warps - 1);
-    const int of_warps_before = ptx::shuffle(of_warps, max(warp - 1, 0));
-    return (warp > 0 ? of_warps_before : 0) + through - x;
+  // before[i] becomes the sum of value(0) to value(i - 1) for each i below n; returns the sum of all.
+  template <class Value>
+  __device__ int sums_before(int n, Value value, int* before) const {
+    each(n, [&](int i) { before[i] = value(i); });
+    return Sums::sums_before(n, before);
   }
 
-  // store(i, the sum of value(0) to value(i - 1)) for each i below n; returns the sum of all.
-  template <class Value, class Store>
-  __device__ int sums_before(int n, Value value, Store store) const {
-    const int share = (n + threads - 1) / threads, begin = min(n, thread * share), end = min(n, begin + share);
-    int mine = 0, all;
-    for (int i = begin; i < end; ++i) mine += value(i);
-    int before = sum_before(mine, all);
-    for (int i = begin; i < end; ++i) {
-      const int x = value(i);
-      store(i, before);
-      before += x;
+  // f(i, the sum of count over those before i of the same key) of each i below n whose key is not negative, in what
+  // order ever; all[key] becomes the sum over all of a key. Keys are below `keys`, counts at most most_count; sums is
+  // scratch of warps * keys. Each warp takes elements in a row.
+  template <class Key, class Count, class F>
+  __device__ void rank(int n, int keys, int* sums, int* all, Key key, Count count, int most_count, F f) const {
+    const int share = (n + threads - 1) / threads * 32, begin = min(n, warp * share), end = min(n, begin + share);
+    int* const mine = sums + warp * keys;
+    each(warps * keys, [&](int i) { sums[i] = 0; });
+    sync();
+    rank_in_warp(begin, end, mine, key, count, most_count, [](int, int) {});
+    sync();
+    each(keys, [&](int k) {  // from what each warp's elements are to what those of the warps before are
+      int before = 0;
+#pragma unroll 1
+      for (int w = 0; w < warps; ++w) {
+        const int of_warp = sums[w * keys + k];
+        sums[w * keys + k] = before;
+        before += of_warp;
+      }
+      all[k] = before;
+    });
+    sync();
+    rank_in_warp(begin, end, mine, key, count, most_count, f);
+  }
+
+  // That of the elements from begin to end, by a warp; sums, by key, is of all before them, and then with them.
+  template <class Key, class Count, class F>
+  __device__ void rank_in_warp(int begin, int end, int* sums, Key key, Count count, int most_count, F f) const {
+#pragma unroll 1
+    for (int first = begin; first < end; first += 32) {
+      const int i = first + lane, k = i < end ? key(i) : -1, x = k >= 0 ? count(i) : 0;
+      const uint32_t same = ptx::match(k), lower = same & ((1u << lane) - 1);
+      int before = 0, of_all = 0;
+#pragma unroll 1
+      for (int bit = 0; most_count >> bit != 0; ++bit) {
+        const uint32_t lanes = ptx::ballot(x >> bit & 1);
+        before += ptx::count_bits(lanes & lower) << bit;
+        of_all += ptx::count_bits(lanes & same) << bit;
+      }
+      if (k >= 0) f(i, sums[k] + before);
+      ptx::sync_warp();
+      if (k >= 0 && lower == 0) sums[k] += of_all;
+      ptx::sync_warp();
     }
-    return all;
   }
 
-  // The places of n elements by a counting sort, the heaviest first: buckets are a power of
-  // two of weights, by which most and most / 16 are in 17 at most. Elements of one bucket
-  // stay in order, or come backwards.
+  // The places of n elements by a counting sort, the heaviest first, of which `most` is: weights are in 17 buckets
+  // at most, each a power of two wide. Elements of one bucket stay in order, or come backwards.
   template <class Weight, class Store>
   __device__ void sort(int n, int most, Weight weight, bool backwards, Store store) const {
     const int shift = ptx::bit_length(most / (sort_buckets - 1));
-    sync();
-    if (thread < sort_buckets) notes.buckets[thread] = 0;
-    sync();
-    each(n, [&](int i) { ptx::atomic_add(&notes.buckets[(most - weight(i)) >> shift], 1); });
-    sync();
-    each_by_warp(sort_buckets, [&](int bucket) {
-      int begin = 0, found = 0;
-      for (int b = 0; b < bucket; ++b) begin += notes.buckets[b];
-      const int count = notes.buckets[bucket];
-      for (int first = 0; found < count; first += 32) {
-        const int i = first + lane;
-        const bool is = i < n && (most - weight(i)) >> shift == bucket;
-        const uint32_t lanes = ptx::ballot(is);
-        const int before = found + ptx::count_bits(lanes & ((1u << lane) - 1));
-        if (is) store(i, begin + (backwards ? count - 1 - before : before));
-        found += ptx::count_bits(lanes);
-      }
+    auto bucket = [&](int i) { return (most - weight(i)) >> shift; };
+    rank(n, sort_buckets, notes.in_buckets, notes.buckets, bucket, [](int) { return 1; }, 1, [&](int i, int before) {
+      int begin = 0;
+#pragma unroll 1
+      for (int b = 0; b < bucket(i); ++b) begin += notes.buckets[b];
+      store(i, begin + (backwards ? notes.buckets[bucket(i)] - 1 - before : before));
     });
     sync();
   }
@@ -612,11 +669,12 @@ namespace kgen {
 
 constexpr int nobody = 0x7fffffff;
 
-// The step as it is given. Positions of lists, and what the lists say, are ints.
+// The step as it is given.
 struct Step {
   const Sequence* sequences;
   const Segment* segments;
   int sequence_count, segment_count;
+  int* holder;  // [segments]: the sequence
 };
 
 // Takes arrays of scratch, one behind the other.
@@ -632,7 +690,8 @@ struct Scratch {
 // A chunk is numbered in the order in which the segments meet it.
 struct Chunks {
   int table_size;  // a power of two
-  int* table;      // the first segment of the chunk, by a hash; or nobody
+  int* table;      // by a hash of a chunk: its first segment, or nobody; in the end -1 - its number
+  int* place;      // [segments]: of the segment's chunk in the table; negative: it is of none
   int* number;     // [segments]: of the segment's chunk; negative: of none
 
   int* first;    // [chunks], as all below: the first segment
@@ -644,67 +703,82 @@ struct Chunks {
   __device__ Chunks(Scratch& scratch, int segments) {
     table_size = 1 << ptx::bit_length(2 * segments);  // at most half full
     table = scratch.take(table_size);
-    number = scratch.take(segments);
-    first = scratch.take(segments), holds = scratch.take(segments), queries = scratch.take(segments), stray = scratch.take(segments);
+    int** const lists[] = {&place, &number, &first, &holds, &queries, &stray};
+    for (int** list : lists) *list = scratch.take(segments);
     count = 0;
   }
 };
 
-__device__ __forceinline__ bool is_of_chunk(const Segment& s) { return s.own == 0 && s.tokens > 0; }
+// Eight words, which lists are made of, at once.
+__device__ __forceinline__ void put(void* to, int a, int b, int c, int d, int e, int f, int g, int h) {
+  static_cast<int4*>(to)[0] = make_int4(a, b, c, d);
+  static_cast<int4*>(to)[1] = make_int4(e, f, g, h);
+}
 
-// The place in the table of a segment's chunk, where the first segment that is of it comes to
-// stand.
-__device__ __forceinline__ int place_of_chunk(const Step& step, const Chunks& chunks, int i) {
-  const Segment s = step.segments[i];
-  const uint32_t mask = chunks.table_size - 1;
-  uint32_t at = (static_cast<uint32_t>(s.page) * 0x9e3779b9u ^ static_cast<uint32_t>(s.tokens) * 0x85ebca6bu) * 0xc2b2ae35u;
-  for (at ^= at >> 15;; ++at) {
-    int* const place = &chunks.table[at & mask];
-    const int other = ptx::atomic_exchange_if(place, nobody, i);
-    if (other != nobody) {
-      const Segment& o = step.segments[other];
-      if (o.page != s.page || o.tokens != s.tokens) continue;
-      ptx::atomic_min(place, i);
-    }
-    return at & mask;
-  }
+__device__ __forceinline__ bool is_of_chunk(const Segment& s) { return s.own == 0 && s.tokens > 0; }
+__device__ __forceinline__ bool same_chunk(const Segment& a, const Segment& b) { return a.page == b.page && a.tokens == b.tokens; }
+
+// Where the table is looked at first.
+__device__ __forceinline__ int hash_of(const Segment& s, int table_size) {
+  const uint32_t mixed = (static_cast<uint32_t>(s.page) * 0x9e3779b9u ^ static_cast<uint32_t>(s.tokens) * 0x85ebca6bu) * 0xc2b2ae35u;
+  return (mixed ^ mixed >> 15) & (table_size - 1);
 }
 
 // Finds the chunks, and by whom they are held.
 template <class Config>
 __device__ void find_chunks(const Block<Config>& block, const Step& step, Chunks& chunks) {
-  int* const place = chunks.number;  // until the number is known
+  const Segment* const segments = step.segments;
   block.each(chunks.table_size, [&](int i) { chunks.table[i] = nobody; });
-  block.sync();
-  block.each(step.segment_count, [&](int i) { place[i] = is_of_chunk(step.segments[i]) ? place_of_chunk(step, chunks, i) : -1; });
-  block.sync();
-  auto meets = [&](int i) { return place[i] >= 0 && chunks.table[place[i]] == i; };
-  // A chunk's number takes the place of its first segment in the table, as -1 - number.
-  chunks.count = block.sums_before(step.segment_count, [&](int i) { return meets(i) ? 1 : 0; }, [&](int i, int before) {
-    if (!meets(i)) return;
-    chunks.first[before] = i;
-    chunks.holds[before] = chunks.queries[before] = chunks.stray[before] = 0;
-    chunks.table[place[i]] = -1 - before;
+  block.each(step.sequence_count, [&](int q) {
+    const Sequence s = step.sequences[q];
+#pragma unroll 1
+    for (int i = s.segment_begin; i < s.segment_end; ++i) step.holder[i] = q;
   });
   block.sync();
-  block.each_by_warp(step.sequence_count, [&](int q) {
-    const Sequence s = step.sequences[q];
-    int before = -2;  // number of the chunk before
-    for (int begin = s.segment_begin; begin < s.segment_end; begin += 32) {
-      const int i = begin + block.lane;
-      int n = -1;
-      if (i < s.segment_end && place[i] >= 0) n = -1 - chunks.table[place[i]];
-      const uint32_t held = ptx::ballot(n >= 0), lower = held & ((1u << block.lane) - 1);
-      const int lane_before = ptx::shuffle(n, max(ptx::bit_length(lower) - 1, 0));
-      if (i < s.segment_end) chunks.number[i] = n;
-      if (n >= 0) {
-        ptx::atomic_add(&chunks.holds[n], 1);
-        ptx::atomic_add(&chunks.queries[n], s.query_count);
-        ptx::atomic_or(&chunks.stray[n], ((lower != 0 ? lane_before : before) + 1) ^ n);
-      }
-      const int last = ptx::shuffle(n, max(ptx::bit_length(held) - 1, 0));
-      if (held != 0) before = last;
+  // The first segment of those with a hash gets the place, and with it all of its chunk. Nobody waits for that.
+  block.each(step.segment_count, [&](int i) {
+    if (is_of_chunk(segments[i])) ptx::atomic_min(&chunks.table[hash_of(segments[i], chunks.table_size)], i);
+  });
+  block.sync();
+  block.each(step.segment_count, [&](int i) {
+    const Segment s = segments[i];
+    const int at = hash_of(s, chunks.table_size);
+    chunks.place[i] = !is_of_chunk(s) ? -1 : same_chunk(segments[chunks.table[at]], s) ? at : nobody;
+  });
+  block.sync();
+  block.each(step.segment_count, [&](int i) {  // the few others look further
+    if (chunks.place[i] != nobody) return;
+    const Segment s = segments[i];
+    for (int at = hash_of(s, chunks.table_size) + 1;; ++at) {
+      int* const place = &chunks.table[at & (chunks.table_size - 1)];
+      const int other = ptx::atomic_exchange_if(place, nobody, i);
+      if (other != nobody && !same_chunk(segments[other], s)) continue;
+      ptx::atomic_min(place, i);
+      chunks.place[i] = at & (chunks.table_size - 1);
+      return;
     }
+  });
+  block.sync();
+  auto meets = [&](int i) { return chunks.place[i] >= 0 && chunks.table[chunks.place[i]] == i ? 1 : 0; };
+  block.share(chunks.count, block.sums_before(step.segment_count, meets, chunks.number));
+  block.each(step.segment_count, [&](int i) {
+    if (!meets(i)) return;
+    const int n = chunks.number[i];
+    chunks.first[n] = i;
+    chunks.holds[n] = chunks.queries[n] = chunks.stray[n] = 0;
+    chunks.table[chunks.place[i]] = -1 - n;
+  });
+  block.sync();
+  auto number_of = [&](int i) { return chunks.place[i] >= 0 ? -1 - chunks.table[chunks.place[i]] : -1; };
+  block.each(step.segment_count, [&](int i) {
+    const int n = number_of(i), q = step.holder[i];
+    chunks.number[i] = n;
+    if (n < 0) return;
+    int before = -2;  // number of the chunk before
+    for (int j = i; before < 0 && j-- > 0 && step.holder[j] == q;) before = number_of(j) < 0 ? -2 : number_of(j);
+    ptx::atomic_add(&chunks.holds[n], 1);
+    ptx::atomic_add(&chunks.queries[n], step.sequences[q].query_count);
+    ptx::atomic_or(&chunks.stray[n], (before + 1) ^ n);
   });
   block.sync();
 }
@@ -734,7 +808,7 @@ struct Bundles {
   int *first, *end;  // chunks
   int *tokens, *tiles;
   int *unit, *parts;  // cut at every multiple of unit, from there on to the start of a page
-  int* order;         // bundles, the heaviest items first
+  int *order, *in_order;  // bundles, the heaviest items first, and what is summed up in this order
   int *items, *members, *runs, *offsets, *starts;  // where its own begin
   int count;
 
@@ -743,23 +817,23 @@ struct Bundles {
   int* owner;  // bundle; negative: it is the end of the last part
   int start_count;
 
-  int* held;  // [warps][columns]: query tokens that hold a chunk
+  int* held;  // [warps + 1][columns]: query tokens that hold a chunk
   int columns;
   long long spared;
 
   __device__ Bundles(Scratch& scratch, int segments, int items_room, int warps) {
-    int** const lists[] = {&bundle, &key, &piece, &column, &first, &end, &tokens, &tiles, &unit, &parts, &order, &items, &members, &runs, &offsets, &starts};
+    int** const lists[] = {&bundle, &key, &piece, &column, &first, &end, &tokens, &tiles, &unit, &parts, &order, &in_order, &items, &members, &runs, &offsets, &starts};
     for (int** list : lists) *list = scratch.take(segments);
     start = scratch.take(2 * items_room), owner = scratch.take(2 * items_room);
-    held = scratch.take(warps * segments);
+    held = scratch.take((warps + 1) * segments);
     count = start_count = columns = 0;
     spared = 0;
   }
 };
 
-// What of keys that begin behind so many, and are so many, is cut off: the last token at which a
-// page begins, which a cut may still move on to.
-__device__ __forceinline__ int last_page(int tokens, int page_size) { return (tokens - 1) / page_size * page_size; }
+// The last token of so many at which a page begins: the last that a cut may move on to.
+__device__ __forceinline__ int last_page(int tokens, int page_size) { return (tokens - 1) & -page_size; }
+__device__ __forceinline__ int next_page(int token, int page_size) { return (token + page_size - 1) & -page_size; }
 
 // How many parts end inside keys that begin behind `before` of the same list. Those before them
 // are before / unit.
@@ -778,12 +852,13 @@ __device__ void find_bundles(const ScheduleParams& params, const Block<Config>& 
   };
   auto begins = [&](int n) { return is_shared(n) && !goes_on(n) ? 1 : 0; };
 
-  block.sums_before(chunks.count, tokens_of, [&](int n, int before) { bundles.key[n] = before; });
+  block.sums_before(chunks.count, tokens_of, bundles.key);
   int* const first = bundles.items;  // of those that may be shared, until bundles have items
   int* const end = bundles.members;
   int* const kept = bundles.runs;
-  const int candidates = block.sums_before(chunks.count, begins, [&](int n, int before) {
-    const int number = begins(n) ? before : before - 1;
+  const int candidates = block.sums_before(chunks.count, begins, bundles.bundle);
+  block.each(chunks.count, [&](int n) {
+    const int number = bundles.bundle[n] - (begins(n) ? 0 : 1);
     bundles.bundle[n] = is_shared(n) ? number : -1;
     if (begins(n)) first[number] = n;
     if (is_shared(n) && !goes_on(n + 1)) end[number] = n + 1;
@@ -798,15 +873,20 @@ __device__ void find_bundles(const ScheduleParams& params, const Block<Config>& 
   };
   auto pays = [&](int c) { return params.bitwise || gain(c) > 0 ? 1 : 0; };
   long long gained = 0;
-  bundles.count = block.sums_before(candidates, pays, [&](int c, int before) {
-    kept[c] = pays(c) ? before : -1;
-    if (!pays(c)) return;
+  int count = block.sums_before(candidates, pays, kept);
+  block.each(candidates, [&](int c) {
+    const int before = kept[c];
+    if (!pays(c)) {
+      kept[c] = -1;
+      return;
+    }
     gained += gain(c);
     bundles.first[before] = first[c], bundles.end[before] = end[c];
     bundles.tokens[before] = tokens_in(c), bundles.tiles[before] = tiles_of(c);
   });
   gained = block.sum(gained);
-  if (!params.bitwise && gained * params.kv_heads < static_cast<long long>(launch_keys) * params.shared_blocks) bundles.count = 0;
+  if (!params.bitwise && gained * params.kv_heads < static_cast<long long>(launch_keys) * params.shared_blocks) count = 0;
+  block.share(bundles.count, count);
   block.each(chunks.count, [&](int n) { bundles.bundle[n] = bundles.count > 0 && bundles.bundle[n] >= 0 ? kept[bundles.bundle[n]] : -1; });
   block.sync();
 }
@@ -818,6 +898,7 @@ struct ItemsAndMembers {
 template <class Config>
 __device__ ItemsAndMembers count_at(const Block<Config>& block, const Chunks& chunks, const Bundles& bundles, int unit) {
   ItemsAndMembers sum = {0, 0};
+#pragma unroll 1
   for (int b = block.lane; b < bundles.count; b += 32) {
     const long long parts = (bundles.tokens[b] + unit - 1) / unit;
     sum.items += parts * bundles.tiles[b];
@@ -828,7 +909,7 @@ __device__ ItemsAndMembers count_at(const Block<Config>& block, const Chunks& ch
 
 // What the search for the most keys of an item is at, for each number of waves.
 struct UnitSearch {
-  static constexpr int warps = 4;  // for each, which try a unit each
+  static constexpr int warps = 8;  // for each, which try a unit each
   struct Wave {
     int low, high;  // units, in multiples of the alignment, of which the least that is coarse enough is one
     int fine[warps];
@@ -841,7 +922,6 @@ template <class Config>
 __device__ int best_unit(const ScheduleParams& params, const Block<Config>& block, const Chunks& chunks, const Bundles& bundles, UnitSearch& search, int align, int longest) {
   static_assert(Block<Config>::warps == UnitSearch::warps * most_waves, "warps for each number of waves");
   const long long tiles = block.total(bundles.count, [&](int b) { return bundles.tiles[b]; });
-  const long long keys = block.total(bundles.count, [&](int b) { return static_cast<long long>(bundles.tiles[b]) * bundles.tokens[b]; });
   auto most_items = [&](int wave) { return static_cast<long long>(max(1, (wave + 1) * params.shared_blocks / params.kv_heads)); };
   if (block.thread < most_waves) {
     const bool fits = tiles <= most_items(block.thread);  // a part each, at least
@@ -849,6 +929,7 @@ __device__ int best_unit(const ScheduleParams& params, const Block<Config>& bloc
   }
   const int wave = block.warp / UnitSearch::warps, mine = block.warp % UnitSearch::warps;
   UnitSearch::Wave& at = search.waves[wave];
+#pragma unroll 1
   for (;;) {
     block.sync();
     bool going = false;
@@ -870,6 +951,7 @@ __device__ int best_unit(const ScheduleParams& params, const Block<Config>& bloc
   }
   int best = 0;
   long long least = 0;
+#pragma unroll 1
   for (int w = 0; w < most_waves; ++w) {
     if (tiles > most_items(w)) continue;
     const int unit = search.waves[w].low * align;
@@ -878,6 +960,7 @@ __device__ int best_unit(const ScheduleParams& params, const Block<Config>& bloc
     if (best == 0 || cost < least) best = unit, least = cost;
   }
   if (best > 0) return best;
+  const long long keys = block.total(bundles.count, [&](int b) { return static_cast<long long>(bundles.tiles[b]) * bundles.tokens[b]; });
   const long long quarter = keys * params.kv_heads / params.shared_blocks / 4 / align;
   return static_cast<int>(min(static_cast<long long>(longest), max(1ll, quarter) * align));
 }
@@ -918,7 +1001,7 @@ __device__ void cut_bundles(const ScheduleParams& params, const Block<Config>& b
     if (items <= params.shared_item_room && members <= params.member_room) return;
     if (unit == longest) break;
   }
-  bundles.count = 0;
+  block.share(bundles.count, 0);
   block.each(chunks.count, [&](int n) { bundles.bundle[n] = -1; });
   block.sync();
 }
@@ -926,7 +1009,9 @@ __device__ void cut_bundles(const ScheduleParams& params, const Block<Config>& b
 // first[b] becomes the sum of number(b) over the bundles before b in their order; returns that of all.
 template <class Config, class Number>
 __device__ int sums_in_order(const Block<Config>& block, const Bundles& bundles, Number number, int* first) {
-  return block.sums_before(bundles.count, [&](int i) { return number(bundles.order[i]); }, [&](int i, int before) { first[bundles.order[i]] = before; });
+  const int all = block.sums_before(bundles.count, [&](int i) { return number(bundles.order[i]); }, bundles.in_order);
+  block.each(bundles.count, [&](int i) { first[bundles.order[i]] = bundles.in_order[i]; });
+  return all;
 }
 
 // Gives what is written of the bundles its place.
@@ -939,14 +1024,15 @@ __device__ void place_bundles(const ScheduleParams& params, const Block<Config>&
     const int b = bundles.bundle[n];
     return 1 + cuts_inside(bundles.key[n] - bundles.key[bundles.first[b]], tokens_of(n), bundles.unit[b], params.page_size);
   };
-  block.sums_before(chunks.count, pieces_of, [&](int n, int before) { bundles.piece[n] = before; });
-  bundles.columns = block.sums_before(chunks.count, is_in, [&](int n, int before) { bundles.column[n] = before; });
+  block.sums_before(chunks.count, pieces_of, bundles.piece);
+  block.share(bundles.columns, block.sums_before(chunks.count, is_in, bundles.column));
 
   auto keys = [&](int b) { return min(bundles.tokens[b], bundles.unit[b]); };
   int most = 0;
   block.each(bundles.count, [&](int b) { most = max(most, keys(b)); });
   most = block.maximum(most);
-  bundles.spared = max(0ll, block.total(bundles.count, [&](int b) { return (chunks.holds[bundles.first[b]] - 1ll) * bundles.tokens[b]; }));
+  const long long spared = block.total(bundles.count, [&](int b) { return (chunks.holds[bundles.first[b]] - 1ll) * bundles.tokens[b]; });
+  block.share(bundles.spared, max(0ll, spared));
   block.sort(bundles.count, most, keys, false, [&](int b, int place) { bundles.order[place] = b; });
 
   auto queries = [&](int b) { return chunks.queries[bundles.first[b]]; };
@@ -959,8 +1045,7 @@ __device__ void place_bundles(const ScheduleParams& params, const Block<Config>&
   sums_in_order(block, bundles, [&](int b) { return queries(b) * bundles.parts[b]; }, bundles.members);
   sums_in_order(block, bundles, [&](int b) { return bundles.tiles[b] * pieces_in(b); }, bundles.runs);
   sums_in_order(block, bundles, [&](int b) { return queries(b) * chunks_in(b); }, bundles.offsets);
-  bundles.start_count = sums_in_order(block, bundles, [&](int b) { return bundles.parts[b] + 1; }, bundles.starts);
-  block.sync();
+  block.share(bundles.start_count, sums_in_order(block, bundles, [&](int b) { return bundles.parts[b] + 1; }, bundles.starts));
 
   // Which piece each part begins with.
   block.each(chunks.count, [&](int n) {
@@ -974,6 +1059,7 @@ __device__ void place_bundles(const ScheduleParams& params, const Block<Config>&
       const int chunk_before = bundles.key[n - 1] - bundles.key[bundles.first[b]];
       begins = (chunk_before + last_page(tokens_of(n - 1), params.page_size)) / unit < part;
     }
+#pragma unroll 1
     for (int i = begins ? 0 : 1; i < pieces; ++i) start[part + i] = piece + i, owner[part + i] = b;
     if (n + 1 == bundles.end[b]) start[bundles.parts[b]] = piece + pieces, owner[bundles.parts[b]] = -1;
   });
@@ -992,16 +1078,17 @@ __device__ void list_bundles(const ScheduleParams& params, const Block<Config>& 
   int listed = 0;
   block.each(bundles.count, [&](int b) { listed = max(listed, bundles.items[b] + bundles.tiles[b] * bundles.parts[b]); });
   listed = block.maximum(listed);
-  block.each(params.shared_item_room - listed, [&](int i) { items[listed + i] = Item{}; });
+  block.each(params.shared_item_room - listed, [&](int i) { put(items + listed + i, 0, 0, 0, 0, 0, 0, 0, 0); });
   block.each(bundles.start_count, [&](int i) {
     const int b = bundles.owner[i];
     if (b < 0) return;
     const int part = i - bundles.starts[b], tiles = bundles.tiles[b], first = bundles.start[i], pieces = bundles.start[i + 1] - first;
     const int run = bundles.runs[b] + tiles * first, member = bundles.members[b] + part * queries(b);
+#pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {
       const int begin = tile * per_tile;
-      items[bundles.items[b] + part * tiles + tile] =
-          Item{member + begin, min(per_tile, queries(b) - begin), 0, run + tile * pieces, run + (tile + 1) * pieces, 0, 0, 0};
+      put(items + bundles.items[b] + part * tiles + tile,
+          member + begin, min(per_tile, queries(b) - begin), 0, run + tile * pieces, run + (tile + 1) * pieces, 0, 0, 0);
     }
   });
   block.each(chunks.count, [&](int n) {
@@ -1012,64 +1099,19 @@ __device__ void list_bundles(const ScheduleParams& params, const Block<Config>& 
     const int first_part = before / unit, cuts = cuts_inside(before, s.tokens, unit, page);
     const int offsets = bundles.offsets[b] + (n - bundles.first[b]) * queries(b);
     int piece = bundles.piece[n] - bundles.piece[bundles.first[b]], begin = 0;
+#pragma unroll 1
     for (int i = 0; i <= cuts; ++i, ++piece) {
       const int part = first_part + i;
-      const int end = i < cuts ? ((part + 1) * unit - before + page - 1) / page * page : s.tokens;
+      const int end = i < cuts ? next_page((part + 1) * unit - before, page) : s.tokens;
       const int* const start = bundles.start + bundles.starts[b] + part;
       const int pieces = start[1] - start[0], run = bundles.runs[b] + tiles * start[0] + piece - start[0];
+#pragma unroll 1
       for (int tile = 0; tile < tiles; ++tile) {
-        Run& r = runs[run + tile * pieces];
-        r.page = s.page, r.begin = begin, r.end = end, r.offset = offsets + tile * per_tile;
-        r.causal = VISIBLE, r.once = tiles == 1, r.ends_part = 0;
+        put(runs + run + tile * pieces, s.page, begin, end, offsets + tile * per_tile, VISIBLE, tiles == 1, 0, 0);
       }
       begin = end;
     }
   });
-}
-
-// By a warp, f(segment, held so far by its column) of each segment from begin to end whose chunk is in a bundle; held then
-// counts the query tokens of these too. queries(segment) is at most most_queries.
-template <class Config, class Queries, class F>
-__device__ void count_holds(const Block<Config>& block, const Chunks& chunks, const Bundles& bundles, int begin, int end, int* held, Queries queries, int most_queries, F f) {
-  for (int first = begin; first < end; first += 32) {
-    const int i = first + block.lane, n = i < end ? chunks.number[i] : -1;
-    const int column = n >= 0 && bundles.bundle[n] >= 0 ? bundles.column[n] : -1, count = column >= 0 ? queries(i) : 0;
-    const uint32_t same = ptx::match(column), lower = same & ((1u << block.lane) - 1);
-    int before = 0, all = 0;
-    for (int bit = 0; most_queries >> bit != 0; ++bit) {
-      const uint32_t lanes = ptx::ballot(count >> bit & 1);
-      before += ptx::count_bits(lanes & lower) << bit;
-      all += ptx::count_bits(lanes & same) << bit;
-    }
-    if (column >= 0) f(i, held[column] + before);
-    ptx::sync_warp();
-    if (column >= 0 && lower == 0) held[column] += all;
-    ptx::sync_warp();
-  }
-}
-
-// f(segment, how many query tokens hold its chunk before its own do) of each segment whose chunk is in a
-// bundle. Each warp takes segments in a row.
-template <class Config, class Queries, class F>
-__device__ void rank_holds(const Block<Config>& block, const Step& step, const Chunks& chunks, const Bundles& bundles, Queries queries, int most_queries, F f) {
-  const int columns = bundles.columns, share = (step.segment_count + Block<Config>::warps * 32 - 1) / (Block<Config>::warps * 32) * 32;
-  const int begin = block.warp * share, end = min(step.segment_count, begin + share);
-  int* const held = bundles.held + block.warp * columns;
-  block.each(Block<Config>::warps * columns, [&](int i) { bundles.held[i] = 0; });
-  block.sync();
-  count_holds(block, chunks, bundles, begin, end, held, queries, most_queries, [](int, int) {});
-  block.sync();
-  block.each(columns, [&](int c) {  // from what each warp's segments hold to what those of the warps before do
-    int before = 0;
-    for (int w = 0; w < Block<Config>::warps; ++w) {
-      int& of_warp = bundles.held[w * columns + c];
-      const int mine = of_warp;
-      of_warp = before;
-      before += mine;
-    }
-  });
-  block.sync();
-  count_holds(block, chunks, bundles, begin, end, held, queries, most_queries, f);
 }
 
 }  // namespace kgen
@@ -1086,32 +1128,33 @@ constexpr int product_rows = 64;  // of a tile, from which on its products take 
 // What is known of a tile, which a sequence has one of or none.
 struct Tiles {
   // [sequences]
-  int *keys, *unit;      // cut at every multiple of unit, from there on to the start of a page
-  int *parts, *run_count;
-  int *shared;           // partial slots of each query token before those of the parts
+  int *keys, *unit;  // cut at every multiple of unit, from there on to the start of a page
+  int *parts, *shared;  // partial slots of each query token, and before them those of shared decode
   int *per_item, *items;  // parts of an item; items, of which the last has what is left
-  int *runs, *item, *slots, *scratch;  // where its own begin
+  int *item, *slots, *scratch;  // where its own begin
   // [sequences][room]: of each part but the first
   int room;
-  int *part_key, *part_run;  // where it begins, counted from the tile's
+  int *part_key, *part_run;  // where it begins, counted from the tile's first key; its first run
+  // [segments + 1]: of all segments before
+  int *key, *slot, *run;  // keys that are left to decode, slots of shared decode, runs
   // [items]
   int *weight, *owner, *place;
-  // [segments]
-  int *holder, *slot;  // its sequence; of its chunk's bundle, the first of the slots of the sequence's first query token
 
   __device__ Tiles(Scratch& scratch, int sequences, int segments, int part_room, int items_room) {
-    int** const lists[] = {&keys, &unit, &parts, &run_count, &shared, &per_item, &items, &runs, &item, &slots, &this->scratch};
-    for (int** list : lists) *list = scratch.take(sequences);
+    int** const of_sequences[] = {&keys, &unit, &parts, &shared, &per_item, &items, &item, &slots, &this->scratch};
+    for (int** list : of_sequences) *list = scratch.take(sequences);
     room = part_room;
     part_key = scratch.take(sequences * room), part_run = scratch.take(sequences * room);
+    key = scratch.take(segments + 1), slot = scratch.take(segments + 1), run = scratch.take(segments + 1);
     weight = scratch.take(items_room), owner = scratch.take(items_room), place = scratch.take(items_room);
-    holder = scratch.take(segments), slot = scratch.take(segments);
   }
 
   // Only whole groups of all of a token's partial results fold.
   __device__ bool fold(int q) const { return parts[q] > 1 && shared[q] == 0; }
   __device__ int key_of(int q, int part) const { return part == 0 ? 0 : part == parts[q] ? keys[q] : part_key[q * room + part]; }
-  __device__ int run_of(int q, int part) const { return part == 0 ? 0 : part == parts[q] ? run_count[q] : part_run[q * room + part]; }
+  __device__ int run_of(const Sequence& s, int q, int part) const {
+    return part == 0 ? run[s.segment_begin] : part == parts[q] ? run[s.segment_end] : part_run[q * room + part];
+  }
   // The partial slots of each query token.
   __device__ int slots_of(int q) const {
     const int results = fold(q) && items[q] == 1 ? 0 : items[q] + shared[q];
@@ -1130,61 +1173,41 @@ __device__ __forceinline__ int split_tokens(const ScheduleParams& params, int to
   return static_cast<int>(min((total + limit - 1) / limit * params.split_tokens, static_cast<long long>(nobody)));
 }
 
-// By a warp, f(segment, its index, whether it is left to decode, keys before it that are) of each segment of
-// a sequence; one that is not left, as the lanes behind the last, brings an empty segment. Returns the keys of all.
-template <class Config, class F>
-__device__ int for_each_left(const Block<Config>& block, const Step& step, const Chunks& chunks, const Bundles& bundles, int q, F f) {
-  const Sequence s = step.sequences[q];
-  int keys = 0;
-  for (int first = s.segment_begin; first < s.segment_end; first += 32) {
-    const int i = first + block.lane;
-    Segment segment = {};
-    bool left = false;
-    if (i < s.segment_end) {
-      const int n = chunks.number[i];
-      left = n < 0 || bundles.bundle[n] < 0;
-      if (left) segment = step.segments[i];
-    }
-    const int through = block.sum_through(segment.tokens);
-    f(segment, i, left, keys + through - segment.tokens);
-    keys += ptx::shuffle(through, 31);
-  }
-  return keys;
-}
-
 // Cuts the tiles.
 template <class Config>
-__device__ void cut_tiles(const ScheduleParams& params, const Block<Config>& block, const Step& step, const Chunks& chunks, const Bundles& bundles, Tiles& tiles) {
-  const int page = params.page_size;
-  block.each_by_warp(step.sequence_count, [&](int q) {
+__device__ void cut_tiles(const ScheduleParams& params, const Block<Config>& block, const Step& step, const Chunks& chunks, const Bundles& bundles, const Tiles& tiles) {
+  const int page = params.page_size, count = step.segment_count;
+  auto bundle_of = [&](int i) {  // negative: it is left to decode
+    const int n = chunks.number[i];
+    return n >= 0 ? bundles.bundle[n] : -1;
+  };
+  auto keys_left = [&](int i) { return bundle_of(i) < 0 ? step.segments[i].tokens : 0; };
+  auto slots_shared = [&](int i) {
+    const int b = bundle_of(i);
+    return b >= 0 && chunks.number[i] == bundles.first[b] ? bundles.parts[b] : 0;
+  };
+  block.sums_before(count + 1, [&](int i) { return i < count ? keys_left(i) : 0; }, tiles.key);
+  block.sums_before(count + 1, [&](int i) { return i < count ? slots_shared(i) : 0; }, tiles.slot);
+  block.each(step.sequence_count, [&](int q) {
     const Sequence s = step.sequences[q];
-    int shared = 0, left_segments = 0;
-    const int keys = for_each_left(block, step, chunks, bundles, q, [&](const Segment&, int i, bool left, int) {
-      left_segments += ptx::count_bits(ptx::ballot(left));
-      if (i >= s.segment_end) return;
-      tiles.holder[i] = q;
-      if (left) return;
-      const int n = chunks.number[i], b = bundles.bundle[n];
-      if (n == bundles.first[b]) shared += bundles.parts[b];
-    });
-    shared = static_cast<int>(block.sum_of_warp(static_cast<long long>(shared)));
-    const int unit = split_tokens(params, keys);
-    int runs = 0, cuts = 0;
-    for_each_left(block, step, chunks, bundles, q, [&](const Segment& segment, int, bool, int before) {
-      if (segment.tokens == 0) return;
-      runs += 1 + cuts_inside(before, segment.tokens, unit, page);
-      cuts = max(cuts, (before + last_page(segment.tokens, page)) / unit);
-    });
-    runs = static_cast<int>(block.sum_of_warp(static_cast<long long>(runs)));
-    cuts = block.max_of_warp(cuts);
-    if (block.lane != 0) return;
-    const bool none = shared > 0 && left_segments == 0;
-    tiles.keys[q] = keys, tiles.unit[q] = unit, tiles.shared[q] = shared, tiles.run_count[q] = runs;
-    tiles.parts[q] = none ? 0 : 1 + cuts;
+    const int keys = tiles.key[s.segment_end] - tiles.key[s.segment_begin], shared = tiles.slot[s.segment_end] - tiles.slot[s.segment_begin];
+    tiles.keys[q] = keys, tiles.shared[q] = shared, tiles.unit[q] = split_tokens(params, keys);
+    tiles.parts[q] = shared == 0 ? 1 : 0;  // though it sees nothing
   });
   block.sync();
-  block.sums_before(step.sequence_count, [&](int q) { return tiles.run_count[q]; }, [&](int q, int before) { tiles.runs[q] = before; });
-  block.sync();
+  auto before_in_tile = [&](int i) { return tiles.key[i] - tiles.key[step.sequences[step.holder[i]].segment_begin]; };
+  block.sums_before(count + 1, [&](int i) {
+    if (i == count || bundle_of(i) >= 0) return 0;
+    const int q = step.holder[i], tokens = step.segments[i].tokens, before = before_in_tile(i), unit = tiles.unit[q];
+    const int part = before / unit, last = tokens > 0 ? (before + last_page(tokens, page)) / unit : 0;
+    if (before + tokens < tiles.keys[q]) return tokens > 0 ? 1 + last - part : 0;
+    if (tokens == 0) {  // behind all keys, or there are none
+      if (tiles.keys[q] == 0) tiles.parts[q] = 1;
+      return 0;
+    }
+    tiles.parts[q] = 1 + last;
+    return 1 + last - part;
+  }, tiles.run);
 }
 
 // Writes the runs, and finds where parts begin. Of a step of many tokens no run says that it is read once.
@@ -1192,32 +1215,25 @@ template <class Config>
 __device__ void list_runs(const ScheduleParams& params, const Block<Config>& block, const Step& step, const Chunks& chunks, const Bundles& bundles, const Tiles& tiles, bool many) {
   Run* const all = static_cast<Run*>(params.runs);
   const int page = params.page_size, ends = params.whole ? 0 : 1;
-  block.each_by_warp(step.sequence_count, [&](int q) {
+  block.each(step.segment_count, [&](int i) {
+    const Segment segment = step.segments[i];
+    const int n = chunks.number[i], tokens = segment.tokens;
+    if (tokens == 0 || n >= 0 && bundles.bundle[n] >= 0) return;
+    const int q = step.holder[i], unit = tiles.unit[q], keys = tiles.keys[q];
     const Sequence s = step.sequences[q];
-    const int unit = tiles.unit[q], keys = tiles.keys[q], first_run = tiles.runs[q];
-    int* const part_key = tiles.part_key + q * tiles.room;
-    int* const part_run = tiles.part_run + q * tiles.room;
-    int listed = 0;  // runs of the segments before
-    for_each_left(block, step, chunks, bundles, q, [&](const Segment& segment, int i, bool, int before) {
-      const int tokens = segment.tokens, cuts = tokens > 0 ? cuts_inside(before, tokens, unit, page) : 0;
-      const int through = block.sum_through(tokens > 0 ? 1 + cuts : 0);
-      int run = listed + through - (1 + cuts);
-      listed += ptx::shuffle(through, 31);
-      if (tokens == 0) return;
-      const int part = before / unit, causal = segment.own && params.causal ? tokens - s.query_count : VISIBLE;
-      const int once = !many && (segment.own || chunks.holds[chunks.number[i]] == 1);
-      for (int c = 0, begin = 0; c <= cuts; ++c, ++run) {
-        const int end = c < cuts ? ((part + c + 1) * unit - before + page - 1) / page * page : tokens;
-        // The next part begins there, or with the segment behind, or there is none.
-        const int next = c < cuts ? part + c + 1 : (before + tokens) / unit, through_key = before + end;
-        const bool ends_part = c < cuts || next > part + cuts;
-        if (ends_part && through_key < keys) part_key[next] = through_key, part_run[next] = run + 1;
-        Run& r = all[first_run + run];
-        r.page = segment.page, r.begin = begin, r.end = end, r.offset = segment.offset;
-        r.causal = causal, r.once = once, r.ends_part = ends_part || through_key == keys ? ends : 0;
-        begin = end;
-      }
-    });
+    const int before = tiles.key[i] - tiles.key[s.segment_begin], cuts = tiles.run[i + 1] - tiles.run[i] - 1, part = before / unit;
+    const int causal = segment.own && params.causal ? tokens - s.query_count : VISIBLE;
+    const int once = !many && (segment.own || chunks.holds[n] == 1);
+#pragma unroll 1
+    for (int c = 0, begin = 0; c <= cuts; ++c) {
+      const int end = c < cuts ? next_page((part + c + 1) * unit - before, page) : tokens;
+      // The next part begins there, or with the segment behind, or there is none.
+      const int next = c < cuts ? part + c + 1 : (before + tokens) / unit, through = before + end, run = tiles.run[i] + c;
+      const bool ends_part = c < cuts || next > part + cuts;
+      if (ends_part && through < keys) tiles.part_key[q * tiles.room + next] = through, tiles.part_run[q * tiles.room + next] = run + 1;
+      put(all + run, segment.page, begin, end, segment.offset, causal, once, ends_part || through == keys ? ends : 0, 0);
+      begin = end;
+    }
   });
   block.sync();
 }
@@ -1238,22 +1254,29 @@ __device__ int parts_per_item(const ScheduleParams& params, const Block<Config>&
   });
   keys = block.sum(keys);
   top = block.maximum(top);
-  block.each_by_warp(step.sequence_count, [&](int q) {
-    const int parts = tiles.parts[q], rows = min(params.rows, step.sequences[q].query_count * params.group);
-    if (parts == 0) return;
-    for (int level = 0; level <= top; ++level) {
-      const int per_item = tiles.fold(q) ? 1 << level : 1, items = (parts - 1) / per_item + 1;
-      int heaviest = 0;
-      for (int i = block.lane; i < items; i += 32) {
-        heaviest = max(heaviest, tiles.key_of(q, min(parts, (i + 1) * per_item)) - tiles.key_of(q, i * per_item));
+  const int groups = (step.sequence_count + 31) / 32;
+  block.each_by_warp((top + 1) * groups, [&](int i) {  // a lane for each sequence
+    const int level = i / groups, q = i % groups * 32 + block.lane, parts = q < step.sequence_count ? tiles.parts[q] : 0;
+    LevelSum sum = {};
+    if (parts > 0) {
+      const int rows = min(params.rows, step.sequences[q].query_count * params.group), per_item = tiles.fold(q) ? 1 << level : 1;
+      int before = 0;
+#pragma unroll 1
+      for (int end = per_item; end < parts; end += per_item) {
+        const int key = tiles.part_key[q * tiles.room + end];
+        sum.heaviest = max(sum.heaviest, key - before);
+        before = key;
       }
-      heaviest = block.max_of_warp(heaviest);
-      if (block.lane == 0) {
-        ptx::atomic_add(&levels[level].items, items);
-        ptx::atomic_add(&levels[level].rows, items * rows);
-        if (items > 1) ptx::atomic_add(&levels[level].merged, rows);
-        ptx::atomic_max(&levels[level].heaviest, heaviest);
-      }
+      sum.heaviest = max(sum.heaviest, tiles.keys[q] - before);
+      sum.items = (parts - 1) / per_item + 1, sum.rows = sum.items * rows, sum.merged = sum.items > 1 ? rows : 0;
+    }
+    sum.items = block.sum_through(sum.items), sum.rows = block.sum_through(sum.rows), sum.merged = block.sum_through(sum.merged);
+    sum.heaviest = block.max_of_warp(sum.heaviest);
+    if (block.lane == 31) {
+      ptx::atomic_add(&levels[level].items, sum.items);
+      ptx::atomic_add(&levels[level].rows, sum.rows);
+      ptx::atomic_add(&levels[level].merged, sum.merged);
+      ptx::atomic_max(&levels[level].heaviest, sum.heaviest);
     }
   });
   block.sync();
@@ -1261,6 +1284,7 @@ __device__ int parts_per_item(const ScheduleParams& params, const Block<Config>&
   const long long blocks = params.at_once, key = 64 * blocks, idle = params.rows < product_rows ? 1 : 8;
   int best = 0;
   long long least = 0;
+#pragma unroll 1
   for (int level = 0; level <= top; ++level) {
     const LevelSum s = levels[level];
     const long long most = s.heaviest, rounds = (s.items + blocks - 1) / blocks;
@@ -1285,22 +1309,23 @@ __device__ int place_items(const ScheduleParams& params, const Block<Config>& bl
     tiles.items[q] = tiles.parts[q] == 0 ? 0 : (tiles.parts[q] - 1) / tiles.per_item[q] + 1;
   });
   block.sync();
-  const int item_count = block.sums_before(step.sequence_count, items, [&](int q, int before) { tiles.item[q] = before; });
+  const int item_count = block.sums_before(step.sequence_count, items, tiles.item);
+  const int slots = block.sums_before(step.sequence_count, [&](int q) { return queries(q) * tiles.slots_of(q); }, tiles.slots);
   int last = 0;
-  const int slots = block.sums_before(step.sequence_count, [&](int q) { return queries(q) * tiles.slots_of(q); }, [&](int q, int before) {
-    tiles.slots[q] = before;
+  block.each(step.sequence_count, [&](int q) {
     const Sequence s = step.sequences[q];
-    for (int t = 0; t < s.query_count; ++t) slot_begin[s.query_begin + t] = before + t * tiles.slots_of(q);
+#pragma unroll 1
+    for (int t = 0; t < s.query_count; ++t) slot_begin[s.query_begin + t] = tiles.slots[q] + t * tiles.slots_of(q);
     last = s.query_begin + s.query_count;
   });
   last = block.maximum(last);
   block.each(params.token_room + 1 - last, [&](int t) { slot_begin[last + t] = slots; });
-  auto scratch_of = [&](int q) {
+  block.sums_before(step.sequence_count, [&](int q) {
     const int per = tiles.per_item[q], several = tiles.items[q];
     if (per == 1) return 0;
     return queries(q) * ((several - 1) * scratch_levels(per) + scratch_levels(tiles.parts[q] - (several - 1) * per));
-  };
-  block.sums_before(step.sequence_count, scratch_of, [&](int q, int before) { tiles.scratch[q] = slots + before; });
+  }, tiles.scratch);
+  block.each(step.sequence_count, [&](int q) { tiles.scratch[q] += slots; });
   block.sync();
   return item_count;
 }
@@ -1311,6 +1336,7 @@ __device__ void list_items(const ScheduleParams& params, const Block<Config>& bl
   Item* const all = static_cast<Item*>(params.items);
   block.each_by_warp(step.sequence_count, [&](int q) {
     const int per_item = tiles.per_item[q], parts = tiles.parts[q];
+#pragma unroll 1
     for (int i = block.lane; i < tiles.items[q]; i += 32) {
       const int at = tiles.item[q] + i;
       tiles.weight[at] = tiles.key_of(q, min(parts, (i + 1) * per_item)) - tiles.key_of(q, i * per_item);
@@ -1326,15 +1352,15 @@ __device__ void list_items(const ScheduleParams& params, const Block<Config>& bl
   most = block.maximum(most), unsorted = block.maximum(unsorted);
   // Backwards, for where keys are causal later items are heavier.
   if (unsorted) block.sort(count, most, [&](int i) { return tiles.weight[i]; }, true, [&](int i, int place) { tiles.place[i] = place; });
-  block.each(params.item_room - count, [&](int i) { all[count + i] = Item{}; });
+  block.each(params.item_room - count, [&](int i) { put(all + count + i, 0, 0, 0, 0, 0, 0, 0, 0); });
   block.each(count, [&](int at) {
     const int q = tiles.owner[at], i = at - tiles.item[q], per_item = tiles.per_item[q], shared = tiles.shared[q], stride = tiles.items[q] + shared;
     const Sequence s = step.sequences[q];
-    const int begin = i * per_item, end = min(tiles.parts[q], begin + per_item), run = tiles.runs[q];
+    const int begin = i * per_item, end = min(tiles.parts[q], begin + per_item);
     const int kept = params.whole || end - begin == 1 ? -1 : i * s.query_count * fold_levels(per_item);
-    all[tiles.place[at]] = Item{
-        s.query_begin, s.query_count, 0, run + tiles.run_of(q, begin), run + tiles.run_of(q, end),
-        stride == 1 ? FINAL : tiles.slots[q] + shared + i, stride == 1 ? 0 : stride, kept < 0 ? 0 : tiles.scratch[q] + kept};
+    put(all + tiles.place[at],
+        s.query_begin, s.query_count, 0, tiles.run_of(s, q, begin), tiles.run_of(s, q, end),
+        stride == 1 ? FINAL : tiles.slots[q] + shared + i, stride == 1 ? 0 : stride, kept < 0 ? 0 : tiles.scratch[q] + kept);
   });
 }
 
@@ -1347,10 +1373,12 @@ __device__ void list_items(const ScheduleParams& params, const Block<Config>& bl
 
 namespace kgen {
 
+// Where the lists are is in shared memory, too: there are more of them than registers.
 struct ScheduleShared {
   BlockNotes notes;
   UnitSearch search;
   LevelSum levels[most_levels];
+  alignas(8) unsigned char chunks[sizeof(Chunks)], bundles[sizeof(Bundles)], tiles[sizeof(Tiles)];
 };
 
 // The query tokens that hold what is in bundles, each with its offset and the slots of its results.
@@ -1362,28 +1390,20 @@ __device__ void list_members(const ScheduleParams& params, const Block<Config>& 
     const int n = chunks.number[i];
     return n >= 0 ? bundles.bundle[n] : -1;
   };
-  auto begins = [&](int i, int b) { return b >= 0 && chunks.number[i] == bundles.first[b]; };
-  block.each_by_warp(step.sequence_count, [&](int q) {
+  auto column = [&](int i) { return bundle_of(i) >= 0 ? bundles.column[chunks.number[i]] : -1; };
+  auto queries = [&](int i) { return step.sequences[step.holder[i]].query_count; };
+  block.rank(step.segment_count, bundles.columns, bundles.held, bundles.held + Block<Config>::warps * bundles.columns, column, queries, params.rows / params.group, [&](int i, int before) {
+    const int b = bundle_of(i), q = step.holder[i], all = chunks.queries[bundles.first[b]], slots = tiles.slots_of(q);
     const Sequence s = step.sequences[q];
-    int slot = tiles.slots[q];
-    for (int first = s.segment_begin; first < s.segment_end; first += 32) {
-      const int i = first + block.lane, b = i < s.segment_end ? bundle_of(i) : -1;
-      const int parts = b >= 0 && begins(i, b) ? bundles.parts[b] : 0, through = block.sum_through(parts);
-      if (i < s.segment_end) tiles.slot[i] = slot + through - parts;
-      slot += ptx::shuffle(through, 31);
-    }
-  });
-  auto queries = [&](int i) { return step.sequences[tiles.holder[i]].query_count; };
-  rank_holds(block, step, chunks, bundles, queries, params.rows / params.group, [&](int i, int rank) {
-    const int b = bundle_of(i), q = tiles.holder[i], all = chunks.queries[bundles.first[b]], slots = tiles.slots_of(q);
-    const Sequence s = step.sequences[q];
-    int* const to = offsets + bundles.offsets[b] + (chunks.number[i] - bundles.first[b]) * all + rank;
+    int* const to = offsets + bundles.offsets[b] + (chunks.number[i] - bundles.first[b]) * all + before;
+#pragma unroll 1
     for (int t = 0; t < s.query_count; ++t) to[t] = step.segments[i].offset;
-    if (!begins(i, b)) return;
+    if (chunks.number[i] != bundles.first[b]) return;
+    const int slot = tiles.slots[q] + tiles.slot[i] - tiles.slot[s.segment_begin];
+#pragma unroll 1
     for (int part = 0; part < bundles.parts[b]; ++part) {
-      for (int t = 0; t < s.query_count; ++t) {
-        members[bundles.members[b] + part * all + rank + t] = Member{s.query_begin + t, tiles.slot[i] + t * slots + part};
-      }
+#pragma unroll 1
+      for (int t = 0; t < s.query_count; ++t) members[bundles.members[b] + part * all + before + t] = Member{s.query_begin + t, slot + t * slots + part};
     }
   });
 }
@@ -1394,11 +1414,17 @@ __device__ __forceinline__ void schedule(const ScheduleParams& params) {
   static_assert(sizeof(ScheduleShared) <= Config::shared_bytes, "shared memory");
   ptx::wait_for_previous_kernel();
   const Block<Config> block(shared.notes);
-  const Step step = {pointer<Sequence>(params.sequences), pointer<Segment>(params.segments), pointer<int>(params.counts)[0], pointer<int>(params.counts)[1]};
   Scratch scratch = {static_cast<int*>(params.scratch)};
-  Chunks chunks(scratch, params.segment_room);
-  Bundles bundles(scratch, params.segment_room, params.shared_item_room, Block<Config>::warps);
-  Tiles tiles(scratch, params.sequence_room, params.segment_room, params.part_room, params.item_room);
+  const Step step = {pointer<Sequence>(params.sequences), pointer<Segment>(params.segments), pointer<int>(params.counts)[0], pointer<int>(params.counts)[1], scratch.take(params.segment_room)};
+  Chunks& chunks = *reinterpret_cast<Chunks*>(shared.chunks);
+  Bundles& bundles = *reinterpret_cast<Bundles*>(shared.bundles);
+  Tiles& tiles = *reinterpret_cast<Tiles*>(shared.tiles);
+  if (block.thread == 0) {
+    chunks = Chunks(scratch, params.segment_room);
+    bundles = Bundles(scratch, params.segment_room, params.shared_item_room, Block<Config>::warps);
+    tiles = Tiles(scratch, params.sequence_room, params.segment_room, params.part_room, params.item_room);
+  }
+  block.sync();
 
   find_chunks(block, step, chunks);
   if (params.shared_items != nullptr) {

@@ -170,8 +170,8 @@
 // Machine code: schedule_sm80.sm_80.cubin
 //               schedule_sm80.sm_90a.cubin
 #define KGEN_SMOLLM2_135M_SCHEDULE_SM80_ENTRY "kgen_smollm2_135m_schedule_sm80"
-#define KGEN_SMOLLM2_135M_SCHEDULE_SM80_THREADS 512
-#define KGEN_SMOLLM2_135M_SCHEDULE_SM80_SHARED_BYTES 2048
+#define KGEN_SMOLLM2_135M_SCHEDULE_SM80_THREADS 1024
+#define KGEN_SMOLLM2_135M_SCHEDULE_SM80_SHARED_BYTES 4608
 
 // ---- launch parameters ----
 // Every spec's header has them; one wins.

@@ -16,16 +16,11 @@ import (
 type Lists string
 
 const (
-	// ListsAuto is the device for graphs of more than 4096 segments, where it can, else the host.
-	ListsAuto Lists = ""
-	// ListsByHost is the host, in Schedule.
-	ListsByHost Lists = "host"
+	// ListsByHost is the host, in Schedule, while the device is at work at the step before.
+	ListsByHost Lists = ""
 	// ListsByDevice is the kernel schedule, which the graph begins with: Schedule tells it what the sequences hold.
 	ListsByDevice Lists = "device"
 )
-
-// deviceListsFrom is the segments from which on the host takes longer than 50 us for a step: see tests/device/README.md.
-const deviceListsFrom = 4096
 
 // lister is Kernels of which one makes the work lists of decode.
 type lister interface {
@@ -49,17 +44,17 @@ type deviceLists struct {
 }
 
 // deviceLists is for a graph; nil where the host makes its lists.
-func (e *Engine) deviceLists(fixed *fixedSize) (*deviceLists, error) {
-	if e.lists == ListsByHost || e.lists == ListsAuto && fixed.segments <= deviceListsFrom {
+func (e *Engine) deviceLists(by Lists, fixed *fixedSize) (*deviceLists, error) {
+	switch by {
+	case ListsByHost:
 		return nil, nil
-	}
-	if err := e.canList(fixed); err != nil {
-		if e.lists == ListsByDevice {
+	case ListsByDevice:
+		if err := e.canList(fixed); err != nil {
 			return nil, fmt.Errorf("work lists by the device: %w", err)
 		}
-		return nil, nil
+		return &deviceLists{}, nil
 	}
-	return &deviceLists{}, nil
+	return nil, fmt.Errorf("GraphSize.Lists is %q: want %q, which is what nothing means, or %q", by, ListsByHost, ListsByDevice)
 }
 
 // canList says why the device can't make a graph's lists.

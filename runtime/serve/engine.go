@@ -24,7 +24,6 @@ type Engine struct {
 	model     Model
 	routes    routes
 	sharing   *schedule.SharedOptions // nil: the kernels have no shared_decode
-	lists     Lists
 	side      *cuda.Side // of every second launch of those that attend
 	cache     *kvcache.Cache
 	stream    cuda.Stream
@@ -57,14 +56,11 @@ func New(dev cuda.Device, k Kernels, m Model, o Options) (_ *Engine, err error) 
 	if err := m.check(); err != nil {
 		return nil, err
 	}
-	if l := o.Lists; l != ListsAuto && l != ListsByHost && l != ListsByDevice {
-		return nil, fmt.Errorf("Options.Lists is %q: want %q, %q or nothing", l, ListsByHost, ListsByDevice)
-	}
 	if err := m.checkSpec(k); err != nil {
 		return nil, err
 	}
 	e := &Engine{
-		device: dev, kernels: k, model: m, sharing: sharingOptions(m, k, dev.Info()), lists: o.Lists,
+		device: dev, kernels: k, model: m, sharing: sharingOptions(m, k, dev.Info()),
 		stream: o.Stream, log: o.Logger, metrics: newMetrics(),
 		spaces: map[*workspace]struct{}{}, graphs: map[*Graph]struct{}{},
 	}

@@ -21,6 +21,7 @@ type GraphSize struct {
 	Context  int // tokens that a sequence holds, chunks and own tokens; 0: no limit
 	Segments int // segments of all sequences together, once for each new token of theirs; 0: 32 for each token
 	Pages    int // of the page table, a chunk's counted once; 0: as many as the pool has and half as many again
+	Lists    Lists
 }
 
 // errRecorded is what the steps that Capture records are not made for.
@@ -66,7 +67,7 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 	if e.closed {
 		return nil, ErrClosed
 	}
-	device, err := e.deviceLists(fixed)
+	device, err := e.deviceLists(size.Lists, fixed)
 	if err != nil {
 		return nil, err
 	}

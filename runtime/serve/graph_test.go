@@ -22,14 +22,14 @@ import (
 // sequences get, the bits of steps that are launched layer by layer, whoever makes its lists.
 func TestGraph(t *testing.T) {
 	for _, lists := range []serve.Lists{serve.ListsByHost, serve.ListsByDevice} {
-		t.Run(string(lists), func(t *testing.T) { testGraph(t, lists) })
+		t.Run("lists="+string(lists), func(t *testing.T) { testGraph(t, lists) })
 	}
 }
 
 func testGraph(t *testing.T, lists serve.Lists) {
 	ctx := t.Context()
-	b := newBench(t, toy.Small(), serve.Options{Pages: 3000, Lists: lists})
-	g, err := b.Record(ctx, serve.GraphSize{Tokens: 6})
+	b := newBench(t, toy.Small(), serve.Options{Pages: 3000})
+	g, err := b.Record(ctx, serve.GraphSize{Tokens: 6, Lists: lists})
 	if err != nil {
 		t.Fatal(err)
 	}

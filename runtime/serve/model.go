@@ -204,7 +204,6 @@ type Options struct {
 	Policy    kvcache.Policy // of eviction; nil: least recently used first
 	Stream    cuda.Stream    // that work is queued on; 0: one of the engine's own
 	Logger    *slog.Logger   // nil: nothing is logged
-	Lists     Lists          // who makes the work lists of a graph's steps
 }
 
 // blocksOf is how many blocks of a kind the device runs at a time.

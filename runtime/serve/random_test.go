@@ -34,8 +34,8 @@ func testRandomOperations(t *testing.T, sharing string, lists serve.Lists, opera
 	const seed = 1
 	m := toy.Tiny()
 	m.Sharing = sharing
-	b := newBench(t, m, serve.Options{Pages: 120, HostBytes: 20 * 160, Lists: lists})
-	graph, err := b.Record(t.Context(), serve.GraphSize{Tokens: toy.GraphTokens, Segments: toy.GraphSegments, Context: 120 * m.PageSize})
+	b := newBench(t, m, serve.Options{Pages: 120, HostBytes: 20 * 160})
+	graph, err := b.Record(t.Context(), serve.GraphSize{Tokens: toy.GraphTokens, Segments: toy.GraphSegments, Context: 120 * m.PageSize, Lists: lists})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,10 +6,12 @@
 
 namespace kgen {
 
+// Where the lists are is in shared memory, too: there are more of them than registers.
 struct ScheduleShared {
   BlockNotes notes;
   UnitSearch search;
   LevelSum levels[most_levels];
+  alignas(8) unsigned char chunks[sizeof(Chunks)], bundles[sizeof(Bundles)], tiles[sizeof(Tiles)];
 };
 
 // The query tokens that hold what is in bundles, each with its offset and the slots of its results.
@@ -21,28 +23,20 @@ __device__ void list_members(const ScheduleParams& params, const Block<Config>& 
     const int n = chunks.number[i];
     return n >= 0 ? bundles.bundle[n] : -1;
   };
-  auto begins = [&](int i, int b) { return b >= 0 && chunks.number[i] == bundles.first[b]; };
-  block.each_by_warp(step.sequence_count, [&](int q) {
+  auto column = [&](int i) { return bundle_of(i) >= 0 ? bundles.column[chunks.number[i]] : -1; };
+  auto queries = [&](int i) { return step.sequences[step.holder[i]].query_count; };
+  block.rank(step.segment_count, bundles.columns, bundles.held, bundles.held + Block<Config>::warps * bundles.columns, column, queries, params.rows / params.group, [&](int i, int before) {
+    const int b = bundle_of(i), q = step.holder[i], all = chunks.queries[bundles.first[b]], slots = tiles.slots_of(q);
     const Sequence s = step.sequences[q];
-    int slot = tiles.slots[q];
-    for (int first = s.segment_begin; first < s.segment_end; first += 32) {
-      const int i = first + block.lane, b = i < s.segment_end ? bundle_of(i) : -1;
-      const int parts = b >= 0 && begins(i, b) ? bundles.parts[b] : 0, through = block.sum_through(parts);
-      if (i < s.segment_end) tiles.slot[i] = slot + through - parts;
-      slot += ptx::shuffle(through, 31);
-    }
-  });
-  auto queries = [&](int i) { return step.sequences[tiles.holder[i]].query_count; };
-  rank_holds(block, step, chunks, bundles, queries, params.rows / params.group, [&](int i, int rank) {
-    const int b = bundle_of(i), q = tiles.holder[i], all = chunks.queries[bundles.first[b]], slots = tiles.slots_of(q);
-    const Sequence s = step.sequences[q];
-    int* const to = offsets + bundles.offsets[b] + (chunks.number[i] - bundles.first[b]) * all + rank;
+    int* const to = offsets + bundles.offsets[b] + (chunks.number[i] - bundles.first[b]) * all + before;
+#pragma unroll 1
     for (int t = 0; t < s.query_count; ++t) to[t] = step.segments[i].offset;
-    if (!begins(i, b)) return;
+    if (chunks.number[i] != bundles.first[b]) return;
+    const int slot = tiles.slots[q] + tiles.slot[i] - tiles.slot[s.segment_begin];
+#pragma unroll 1
     for (int part = 0; part < bundles.parts[b]; ++part) {
-      for (int t = 0; t < s.query_count; ++t) {
-        members[bundles.members[b] + part * all + rank + t] = Member{s.query_begin + t, tiles.slot[i] + t * slots + part};
-      }
+#pragma unroll 1
+      for (int t = 0; t < s.query_count; ++t) members[bundles.members[b] + part * all + before + t] = Member{s.query_begin + t, slot + t * slots + part};
     }
   });
 }
@@ -53,11 +47,17 @@ __device__ __forceinline__ void schedule(const ScheduleParams& params) {
   static_assert(sizeof(ScheduleShared) <= Config::shared_bytes, "shared memory");
   ptx::wait_for_previous_kernel();
   const Block<Config> block(shared.notes);
-  const Step step = {pointer<Sequence>(params.sequences), pointer<Segment>(params.segments), pointer<int>(params.counts)[0], pointer<int>(params.counts)[1]};
   Scratch scratch = {static_cast<int*>(params.scratch)};
-  Chunks chunks(scratch, params.segment_room);
-  Bundles bundles(scratch, params.segment_room, params.shared_item_room, Block<Config>::warps);
-  Tiles tiles(scratch, params.sequence_room, params.segment_room, params.part_room, params.item_room);
+  const Step step = {pointer<Sequence>(params.sequences), pointer<Segment>(params.segments), pointer<int>(params.counts)[0], pointer<int>(params.counts)[1], scratch.take(params.segment_room)};
+  Chunks& chunks = *reinterpret_cast<Chunks*>(shared.chunks);
+  Bundles& bundles = *reinterpret_cast<Bundles*>(shared.bundles);
+  Tiles& tiles = *reinterpret_cast<Tiles*>(shared.tiles);
+  if (block.thread == 0) {
+    chunks = Chunks(scratch, params.segment_room);
+    bundles = Bundles(scratch, params.segment_room, params.shared_item_room, Block<Config>::warps);
+    tiles = Tiles(scratch, params.sequence_room, params.segment_room, params.part_room, params.item_room);
+  }
+  block.sync();
 
   find_chunks(block, step, chunks);
   if (params.shared_items != nullptr) {

@@ -11,28 +11,19 @@ struct BlockNotes {
   long long long_sums[32];
   int sums[32];
   int buckets[sort_buckets];
+  int in_buckets[32 * sort_buckets];
 };
 
-template <class Config>
-struct Block {
-  static constexpr int warps = Config::warps, threads = 32 * warps;
+// The kernel runs once a step, so that its code comes from memory: what is used all over is a function of its
+// own, and no loop is unrolled.
+template <int Warps>
+struct BlockSums {
+  static constexpr int warps = Warps, threads = 32 * warps;
   static_assert(warps <= 32, "a lane for each warp");
   BlockNotes& notes;
   int thread, lane, warp;
 
-  __device__ explicit Block(BlockNotes& shared)
-      : notes(shared), thread(ptx::thread_index()), lane(ptx::lane_index()), warp(ptx::warp_index()) {}
-
   __device__ void sync() const { ptx::sync_threads(); }
-  // f of each i below n, by a thread each, and by a whole warp each.
-  template <class F>
-  __device__ void each(int n, F f) const {
-    for (int i = thread; i < n; i += threads) f(i);
-  }
-  template <class F>
-  __device__ void each_by_warp(int n, F f) const {
-    for (int i = warp; i < n; i += warps) f(i);
-  }
 
   // The sum of x over the lanes up to this one.
   __device__ int sum_through(int x) const {
@@ -55,13 +46,72 @@ struct Block {
   }
 
   // Of all threads.
-  __device__ long long sum(long long x) const {
+  __device__ __noinline__ long long sum(long long x) const {
     x = sum_of_warp(x);
     sync();  // nobody reads the notes of the time before
     if (lane == 0) notes.long_sums[warp] = x;
     sync();
     return sum_of_warp(lane < warps ? notes.long_sums[lane] : 0);
   }
+  __device__ __noinline__ int maximum(int x) const {
+    x = max_of_warp(x);
+    sync();
+    if (lane == 0) notes.sums[warp] = x;
+    sync();
+    return max_of_warp(notes.sums[lane < warps ? lane : 0]);
+  }
+
+  // x[i] becomes the sum of x[0] to x[i - 1] for each i below n, which other threads may have written and may read
+  // then; returns the sum of all. Each warp takes elements in a row.
+  __device__ __noinline__ int sums_before(int n, int* x) const {
+    const int share = (n + threads - 1) / threads * 32, begin = min(n, warp * share), end = min(n, begin + share);
+    sync();
+    int mine = 0;
+#pragma unroll 1
+    for (int i = begin + lane; i < end; i += 32) mine += x[i];
+    mine = ptx::shuffle(sum_through(mine), 31);
+    if (lane == 0) notes.sums[warp] = mine;
+    sync();
+    const int through = sum_through(lane < warps ? notes.sums[lane] : 0);
+    const int all = ptx::shuffle(through, warps - 1), of_warps = ptx::shuffle(through, max(warp - 1, 0));
+    int before = warp > 0 ? of_warps : 0;
+#pragma unroll 1
+    for (int first = begin; first < end; first += 32) {
+      const int i = first + lane, own = i < end ? x[i] : 0, until = sum_through(own);
+      if (i < end) x[i] = before + until - own;
+      before += ptx::shuffle(until, 31);
+    }
+    sync();
+    return all;
+  }
+};
+
+template <class Config>
+struct Block : BlockSums<Config::warps> {
+  using Sums = BlockSums<Config::warps>;
+  using Sums::lane, Sums::notes, Sums::sum, Sums::sync, Sums::thread, Sums::threads, Sums::warp, Sums::warps;
+
+  __device__ explicit Block(BlockNotes& shared) : Sums{shared, ptx::thread_index(), ptx::lane_index(), ptx::warp_index()} {}
+
+  // f of each i below n, by a thread each, and by a whole warp each.
+  template <class F>
+  __device__ void each(int n, F f) const {
+#pragma unroll 1
+    for (int i = thread; i < n; i += threads) f(i);
+  }
+  template <class F>
+  __device__ void each_by_warp(int n, F f) const {
+#pragma unroll 1
+    for (int i = warp; i < n; i += warps) f(i);
+  }
+
+  // Makes x, which is shared, what all threads know; nobody may still want what it was.
+  template <class T>
+  __device__ void share(T& x, T known) const {
+    if (thread == 0) x = known;
+    sync();
+  }
+
   // The sum of value(i) for each i below n.
   template <class Value>
   __device__ long long total(int n, Value value) const {
@@ -69,63 +119,70 @@ struct Block {
     each(n, [&](int i) { mine += value(i); });
     return sum(mine);
   }
-  __device__ int maximum(int x) const {
-    x = max_of_warp(x);
-    sync();
-    if (lane == 0) notes.sums[warp] = x;
-    sync();
-    return max_of_warp(notes.sums[lane < warps ? lane : 0]);
-  }
-  // The sum of x over the threads before this one; all: over all.
-  __device__ int sum_before(int x, int& all) const {
-    const int through = sum_through(x);
-    sync();
-    if (lane == 31) notes.sums[warp] = through;
-    sync();
-    const int of_warps = sum_through(lane < warps ? notes.sums[lane] : 0);
-    all = ptx::shuffle(of_warps, warps - 1);
-    const int of_warps_before = ptx::shuffle(of_warps, max(warp - 1, 0));
-    return (warp > 0 ? of_warps_before : 0) + through - x;
+  // before[i] becomes the sum of value(0) to value(i - 1) for each i below n; returns the sum of all.
+  template <class Value>
+  __device__ int sums_before(int n, Value value, int* before) const {
+    each(n, [&](int i) { before[i] = value(i); });
+    return Sums::sums_before(n, before);
   }
 
-  // store(i, the sum of value(0) to value(i - 1)) for each i below n; returns the sum of all.
-  template <class Value, class Store>
-  __device__ int sums_before(int n, Value value, Store store) const {
-    const int share = (n + threads - 1) / threads, begin = min(n, thread * share), end = min(n, begin + share);
-    int mine = 0, all;
-    for (int i = begin; i < end; ++i) mine += value(i);
-    int before = sum_before(mine, all);
-    for (int i = begin; i < end; ++i) {
-      const int x = value(i);
-      store(i, before);
-      before += x;
+  // f(i, the sum of count over those before i of the same key) of each i below n whose key is not negative, in what
+  // order ever; all[key] becomes the sum over all of a key. Keys are below `keys`, counts at most most_count; sums is
+  // scratch of warps * keys. Each warp takes elements in a row.
+  template <class Key, class Count, class F>
+  __device__ void rank(int n, int keys, int* sums, int* all, Key key, Count count, int most_count, F f) const {
+    const int share = (n + threads - 1) / threads * 32, begin = min(n, warp * share), end = min(n, begin + share);
+    int* const mine = sums + warp * keys;
+    each(warps * keys, [&](int i) { sums[i] = 0; });
+    sync();
+    rank_in_warp(begin, end, mine, key, count, most_count, [](int, int) {});
+    sync();
+    each(keys, [&](int k) {  // from what each warp's elements are to what those of the warps before are
+      int before = 0;
+#pragma unroll 1
+      for (int w = 0; w < warps; ++w) {
+        const int of_warp = sums[w * keys + k];
+        sums[w * keys + k] = before;
+        before += of_warp;
+      }
+      all[k] = before;
+    });
+    sync();
+    rank_in_warp(begin, end, mine, key, count, most_count, f);
+  }
+
+  // That of the elements from begin to end, by a warp; sums, by key, is of all before them, and then with them.
+  template <class Key, class Count, class F>
+  __device__ void rank_in_warp(int begin, int end, int* sums, Key key, Count count, int most_count, F f) const {
+#pragma unroll 1
+    for (int first = begin; first < end; first += 32) {
+      const int i = first + lane, k = i < end ? key(i) : -1, x = k >= 0 ? count(i) : 0;
+      const uint32_t same = ptx::match(k), lower = same & ((1u << lane) - 1);
+      int before = 0, of_all = 0;
+#pragma unroll 1
+      for (int bit = 0; most_count >> bit != 0; ++bit) {
+        const uint32_t lanes = ptx::ballot(x >> bit & 1);
+        before += ptx::count_bits(lanes & lower) << bit;
+        of_all += ptx::count_bits(lanes & same) << bit;
+      }
+      if (k >= 0) f(i, sums[k] + before);
+      ptx::sync_warp();
+      if (k >= 0 && lower == 0) sums[k] += of_all;
+      ptx::sync_warp();
     }
-    return all;
   }
 
-  // The places of n elements by a counting sort, the heaviest first: buckets are a power of
-  // two of weights, by which most and most / 16 are in 17 at most. Elements of one bucket
-  // stay in order, or come backwards.
+  // The places of n elements by a counting sort, the heaviest first, of which `most` is: weights are in 17 buckets
+  // at most, each a power of two wide. Elements of one bucket stay in order, or come backwards.
   template <class Weight, class Store>
   __device__ void sort(int n, int most, Weight weight, bool backwards, Store store) const {
     const int shift = ptx::bit_length(most / (sort_buckets - 1));
-    sync();
-    if (thread < sort_buckets) notes.buckets[thread] = 0;
-    sync();
-    each(n, [&](int i) { ptx::atomic_add(&notes.buckets[(most - weight(i)) >> shift], 1); });
-    sync();
-    each_by_warp(sort_buckets, [&](int bucket) {
-      int begin = 0, found = 0;
-      for (int b = 0; b < bucket; ++b) begin += notes.buckets[b];
-      const int count = notes.buckets[bucket];
-      for (int first = 0; found < count; first += 32) {
-        const int i = first + lane;
-        const bool is = i < n && (most - weight(i)) >> shift == bucket;
-        const uint32_t lanes = ptx::ballot(is);
-        const int before = found + ptx::count_bits(lanes & ((1u << lane) - 1));
-        if (is) store(i, begin + (backwards ? count - 1 - before : before));
-        found += ptx::count_bits(lanes);
-      }
+    auto bucket = [&](int i) { return (most - weight(i)) >> shift; };
+    rank(n, sort_buckets, notes.in_buckets, notes.buckets, bucket, [](int) { return 1; }, 1, [&](int i, int before) {
+      int begin = 0;
+#pragma unroll 1
+      for (int b = 0; b < bucket(i); ++b) begin += notes.buckets[b];
+      store(i, begin + (backwards ? notes.buckets[bucket(i)] - 1 - before : before));
     });
     sync();
   }

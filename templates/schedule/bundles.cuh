@@ -22,7 +22,7 @@ struct Bundles {
   int *first, *end;  // chunks
   int *tokens, *tiles;
   int *unit, *parts;  // cut at every multiple of unit, from there on to the start of a page
-  int* order;         // bundles, the heaviest items first
+  int *order, *in_order;  // bundles, the heaviest items first, and what is summed up in this order
   int *items, *members, *runs, *offsets, *starts;  // where its own begin
   int count;
 
@@ -31,23 +31,23 @@ struct Bundles {
   int* owner;  // bundle; negative: it is the end of the last part
   int start_count;
 
-  int* held;  // [warps][columns]: query tokens that hold a chunk
+  int* held;  // [warps + 1][columns]: query tokens that hold a chunk
   int columns;
   long long spared;
 
   __device__ Bundles(Scratch& scratch, int segments, int items_room, int warps) {
-    int** const lists[] = {&bundle, &key, &piece, &column, &first, &end, &tokens, &tiles, &unit, &parts, &order, &items, &members, &runs, &offsets, &starts};
+    int** const lists[] = {&bundle, &key, &piece, &column, &first, &end, &tokens, &tiles, &unit, &parts, &order, &in_order, &items, &members, &runs, &offsets, &starts};
     for (int** list : lists) *list = scratch.take(segments);
     start = scratch.take(2 * items_room), owner = scratch.take(2 * items_room);
-    held = scratch.take(warps * segments);
+    held = scratch.take((warps + 1) * segments);
     count = start_count = columns = 0;
     spared = 0;
   }
 };
 
-// What of keys that begin behind so many, and are so many, is cut off: the last token at which a
-// page begins, which a cut may still move on to.
-__device__ __forceinline__ int last_page(int tokens, int page_size) { return (tokens - 1) / page_size * page_size; }
+// The last token of so many at which a page begins: the last that a cut may move on to.
+__device__ __forceinline__ int last_page(int tokens, int page_size) { return (tokens - 1) & -page_size; }
+__device__ __forceinline__ int next_page(int token, int page_size) { return (token + page_size - 1) & -page_size; }
 
 // How many parts end inside keys that begin behind `before` of the same list. Those before them
 // are before / unit.
@@ -66,12 +66,13 @@ __device__ void find_bundles(const ScheduleParams& params, const Block<Config>& 
   };
   auto begins = [&](int n) { return is_shared(n) && !goes_on(n) ? 1 : 0; };
 
-  block.sums_before(chunks.count, tokens_of, [&](int n, int before) { bundles.key[n] = before; });
+  block.sums_before(chunks.count, tokens_of, bundles.key);
   int* const first = bundles.items;  // of those that may be shared, until bundles have items
   int* const end = bundles.members;
   int* const kept = bundles.runs;
-  const int candidates = block.sums_before(chunks.count, begins, [&](int n, int before) {
-    const int number = begins(n) ? before : before - 1;
+  const int candidates = block.sums_before(chunks.count, begins, bundles.bundle);
+  block.each(chunks.count, [&](int n) {
+    const int number = bundles.bundle[n] - (begins(n) ? 0 : 1);
     bundles.bundle[n] = is_shared(n) ? number : -1;
     if (begins(n)) first[number] = n;
     if (is_shared(n) && !goes_on(n + 1)) end[number] = n + 1;
@@ -86,15 +87,20 @@ __device__ void find_bundles(const ScheduleParams& params, const Block<Config>& 
   };
   auto pays = [&](int c) { return params.bitwise || gain(c) > 0 ? 1 : 0; };
   long long gained = 0;
-  bundles.count = block.sums_before(candidates, pays, [&](int c, int before) {
-    kept[c] = pays(c) ? before : -1;
-    if (!pays(c)) return;
+  int count = block.sums_before(candidates, pays, kept);
+  block.each(candidates, [&](int c) {
+    const int before = kept[c];
+    if (!pays(c)) {
+      kept[c] = -1;
+      return;
+    }
     gained += gain(c);
     bundles.first[before] = first[c], bundles.end[before] = end[c];
     bundles.tokens[before] = tokens_in(c), bundles.tiles[before] = tiles_of(c);
   });
   gained = block.sum(gained);
-  if (!params.bitwise && gained * params.kv_heads < static_cast<long long>(launch_keys) * params.shared_blocks) bundles.count = 0;
+  if (!params.bitwise && gained * params.kv_heads < static_cast<long long>(launch_keys) * params.shared_blocks) count = 0;
+  block.share(bundles.count, count);
   block.each(chunks.count, [&](int n) { bundles.bundle[n] = bundles.count > 0 && bundles.bundle[n] >= 0 ? kept[bundles.bundle[n]] : -1; });
   block.sync();
 }
@@ -106,6 +112,7 @@ struct ItemsAndMembers {
 template <class Config>
 __device__ ItemsAndMembers count_at(const Block<Config>& block, const Chunks& chunks, const Bundles& bundles, int unit) {
   ItemsAndMembers sum = {0, 0};
+#pragma unroll 1
   for (int b = block.lane; b < bundles.count; b += 32) {
     const long long parts = (bundles.tokens[b] + unit - 1) / unit;
     sum.items += parts * bundles.tiles[b];
@@ -116,7 +123,7 @@ __device__ ItemsAndMembers count_at(const Block<Config>& block, const Chunks& ch
 
 // What the search for the most keys of an item is at, for each number of waves.
 struct UnitSearch {
-  static constexpr int warps = 4;  // for each, which try a unit each
+  static constexpr int warps = 8;  // for each, which try a unit each
   struct Wave {
     int low, high;  // units, in multiples of the alignment, of which the least that is coarse enough is one
     int fine[warps];
@@ -129,7 +136,6 @@ template <class Config>
 __device__ int best_unit(const ScheduleParams& params, const Block<Config>& block, const Chunks& chunks, const Bundles& bundles, UnitSearch& search, int align, int longest) {
   static_assert(Block<Config>::warps == UnitSearch::warps * most_waves, "warps for each number of waves");
   const long long tiles = block.total(bundles.count, [&](int b) { return bundles.tiles[b]; });
-  const long long keys = block.total(bundles.count, [&](int b) { return static_cast<long long>(bundles.tiles[b]) * bundles.tokens[b]; });
   auto most_items = [&](int wave) { return static_cast<long long>(max(1, (wave + 1) * params.shared_blocks / params.kv_heads)); };
   if (block.thread < most_waves) {
     const bool fits = tiles <= most_items(block.thread);  // a part each, at least
@@ -137,6 +143,7 @@ __device__ int best_unit(const ScheduleParams& params, const Block<Config>& bloc
   }
   const int wave = block.warp / UnitSearch::warps, mine = block.warp % UnitSearch::warps;
   UnitSearch::Wave& at = search.waves[wave];
+#pragma unroll 1
   for (;;) {
     block.sync();
     bool going = false;
@@ -158,6 +165,7 @@ __device__ int best_unit(const ScheduleParams& params, const Block<Config>& bloc
   }
   int best = 0;
   long long least = 0;
+#pragma unroll 1
   for (int w = 0; w < most_waves; ++w) {
     if (tiles > most_items(w)) continue;
     const int unit = search.waves[w].low * align;
@@ -166,6 +174,7 @@ __device__ int best_unit(const ScheduleParams& params, const Block<Config>& bloc
     if (best == 0 || cost < least) best = unit, least = cost;
   }
   if (best > 0) return best;
+  const long long keys = block.total(bundles.count, [&](int b) { return static_cast<long long>(bundles.tiles[b]) * bundles.tokens[b]; });
   const long long quarter = keys * params.kv_heads / params.shared_blocks / 4 / align;
   return static_cast<int>(min(static_cast<long long>(longest), max(1ll, quarter) * align));
 }
@@ -206,7 +215,7 @@ __device__ void cut_bundles(const ScheduleParams& params, const Block<Config>& b
     if (items <= params.shared_item_room && members <= params.member_room) return;
     if (unit == longest) break;
   }
-  bundles.count = 0;
+  block.share(bundles.count, 0);
   block.each(chunks.count, [&](int n) { bundles.bundle[n] = -1; });
   block.sync();
 }
@@ -214,7 +223,9 @@ __device__ void cut_bundles(const ScheduleParams& params, const Block<Config>& b
 // first[b] becomes the sum of number(b) over the bundles before b in their order; returns that of all.
 template <class Config, class Number>
 __device__ int sums_in_order(const Block<Config>& block, const Bundles& bundles, Number number, int* first) {
-  return block.sums_before(bundles.count, [&](int i) { return number(bundles.order[i]); }, [&](int i, int before) { first[bundles.order[i]] = before; });
+  const int all = block.sums_before(bundles.count, [&](int i) { return number(bundles.order[i]); }, bundles.in_order);
+  block.each(bundles.count, [&](int i) { first[bundles.order[i]] = bundles.in_order[i]; });
+  return all;
 }
 
 // Gives what is written of the bundles its place.
@@ -227,14 +238,15 @@ __device__ void place_bundles(const ScheduleParams& params, const Block<Config>&
     const int b = bundles.bundle[n];
     return 1 + cuts_inside(bundles.key[n] - bundles.key[bundles.first[b]], tokens_of(n), bundles.unit[b], params.page_size);
   };
-  block.sums_before(chunks.count, pieces_of, [&](int n, int before) { bundles.piece[n] = before; });
-  bundles.columns = block.sums_before(chunks.count, is_in, [&](int n, int before) { bundles.column[n] = before; });
+  block.sums_before(chunks.count, pieces_of, bundles.piece);
+  block.share(bundles.columns, block.sums_before(chunks.count, is_in, bundles.column));
 
   auto keys = [&](int b) { return min(bundles.tokens[b], bundles.unit[b]); };
   int most = 0;
   block.each(bundles.count, [&](int b) { most = max(most, keys(b)); });
   most = block.maximum(most);
-  bundles.spared = max(0ll, block.total(bundles.count, [&](int b) { return (chunks.holds[bundles.first[b]] - 1ll) * bundles.tokens[b]; }));
+  const long long spared = block.total(bundles.count, [&](int b) { return (chunks.holds[bundles.first[b]] - 1ll) * bundles.tokens[b]; });
+  block.share(bundles.spared, max(0ll, spared));
   block.sort(bundles.count, most, keys, false, [&](int b, int place) { bundles.order[place] = b; });
 
   auto queries = [&](int b) { return chunks.queries[bundles.first[b]]; };
@@ -247,8 +259,7 @@ __device__ void place_bundles(const ScheduleParams& params, const Block<Config>&
   sums_in_order(block, bundles, [&](int b) { return queries(b) * bundles.parts[b]; }, bundles.members);
   sums_in_order(block, bundles, [&](int b) { return bundles.tiles[b] * pieces_in(b); }, bundles.runs);
   sums_in_order(block, bundles, [&](int b) { return queries(b) * chunks_in(b); }, bundles.offsets);
-  bundles.start_count = sums_in_order(block, bundles, [&](int b) { return bundles.parts[b] + 1; }, bundles.starts);
-  block.sync();
+  block.share(bundles.start_count, sums_in_order(block, bundles, [&](int b) { return bundles.parts[b] + 1; }, bundles.starts));
 
   // Which piece each part begins with.
   block.each(chunks.count, [&](int n) {
@@ -262,6 +273,7 @@ __device__ void place_bundles(const ScheduleParams& params, const Block<Config>&
       const int chunk_before = bundles.key[n - 1] - bundles.key[bundles.first[b]];
       begins = (chunk_before + last_page(tokens_of(n - 1), params.page_size)) / unit < part;
     }
+#pragma unroll 1
     for (int i = begins ? 0 : 1; i < pieces; ++i) start[part + i] = piece + i, owner[part + i] = b;
     if (n + 1 == bundles.end[b]) start[bundles.parts[b]] = piece + pieces, owner[bundles.parts[b]] = -1;
   });
@@ -280,16 +292,17 @@ __device__ void list_bundles(const ScheduleParams& params, const Block<Config>& 
   int listed = 0;
   block.each(bundles.count, [&](int b) { listed = max(listed, bundles.items[b] + bundles.tiles[b] * bundles.parts[b]); });
   listed = block.maximum(listed);
-  block.each(params.shared_item_room - listed, [&](int i) { items[listed + i] = Item{}; });
+  block.each(params.shared_item_room - listed, [&](int i) { put(items + listed + i, 0, 0, 0, 0, 0, 0, 0, 0); });
   block.each(bundles.start_count, [&](int i) {
     const int b = bundles.owner[i];
     if (b < 0) return;
     const int part = i - bundles.starts[b], tiles = bundles.tiles[b], first = bundles.start[i], pieces = bundles.start[i + 1] - first;
     const int run = bundles.runs[b] + tiles * first, member = bundles.members[b] + part * queries(b);
+#pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {
       const int begin = tile * per_tile;
-      items[bundles.items[b] + part * tiles + tile] =
-          Item{member + begin, min(per_tile, queries(b) - begin), 0, run + tile * pieces, run + (tile + 1) * pieces, 0, 0, 0};
+      put(items + bundles.items[b] + part * tiles + tile,
+          member + begin, min(per_tile, queries(b) - begin), 0, run + tile * pieces, run + (tile + 1) * pieces, 0, 0, 0);
     }
   });
   block.each(chunks.count, [&](int n) {
@@ -300,64 +313,19 @@ __device__ void list_bundles(const ScheduleParams& params, const Block<Config>& 
     const int first_part = before / unit, cuts = cuts_inside(before, s.tokens, unit, page);
     const int offsets = bundles.offsets[b] + (n - bundles.first[b]) * queries(b);
     int piece = bundles.piece[n] - bundles.piece[bundles.first[b]], begin = 0;
+#pragma unroll 1
     for (int i = 0; i <= cuts; ++i, ++piece) {
       const int part = first_part + i;
-      const int end = i < cuts ? ((part + 1) * unit - before + page - 1) / page * page : s.tokens;
+      const int end = i < cuts ? next_page((part + 1) * unit - before, page) : s.tokens;
       const int* const start = bundles.start + bundles.starts[b] + part;
       const int pieces = start[1] - start[0], run = bundles.runs[b] + tiles * start[0] + piece - start[0];
+#pragma unroll 1
       for (int tile = 0; tile < tiles; ++tile) {
-        Run& r = runs[run + tile * pieces];
-        r.page = s.page, r.begin = begin, r.end = end, r.offset = offsets + tile * per_tile;
-        r.causal = VISIBLE, r.once = tiles == 1, r.ends_part = 0;
+        put(runs + run + tile * pieces, s.page, begin, end, offsets + tile * per_tile, VISIBLE, tiles == 1, 0, 0);
       }
       begin = end;
     }
   });
-}
-
-// By a warp, f(segment, held so far by its column) of each segment from begin to end whose chunk is in a bundle; held then
-// counts the query tokens of these too. queries(segment) is at most most_queries.
-template <class Config, class Queries, class F>
-__device__ void count_holds(const Block<Config>& block, const Chunks& chunks, const Bundles& bundles, int begin, int end, int* held, Queries queries, int most_queries, F f) {
-  for (int first = begin; first < end; first += 32) {
-    const int i = first + block.lane, n = i < end ? chunks.number[i] : -1;
-    const int column = n >= 0 && bundles.bundle[n] >= 0 ? bundles.column[n] : -1, count = column >= 0 ? queries(i) : 0;
-    const uint32_t same = ptx::match(column), lower = same & ((1u << block.lane) - 1);
-    int before = 0, all = 0;
-    for (int bit = 0; most_queries >> bit != 0; ++bit) {
-      const uint32_t lanes = ptx::ballot(count >> bit & 1);
-      before += ptx::count_bits(lanes & lower) << bit;
-      all += ptx::count_bits(lanes & same) << bit;
-    }
-    if (column >= 0) f(i, held[column] + before);
-    ptx::sync_warp();
-    if (column >= 0 && lower == 0) held[column] += all;
-    ptx::sync_warp();
-  }
-}
-
-// f(segment, how many query tokens hold its chunk before its own do) of each segment whose chunk is in a
-// bundle. Each warp takes segments in a row.
-template <class Config, class Queries, class F>
-__device__ void rank_holds(const Block<Config>& block, const Step& step, const Chunks& chunks, const Bundles& bundles, Queries queries, int most_queries, F f) {
-  const int columns = bundles.columns, share = (step.segment_count + Block<Config>::warps * 32 - 1) / (Block<Config>::warps * 32) * 32;
-  const int begin = block.warp * share, end = min(step.segment_count, begin + share);
-  int* const held = bundles.held + block.warp * columns;
-  block.each(Block<Config>::warps * columns, [&](int i) { bundles.held[i] = 0; });
-  block.sync();
-  count_holds(block, chunks, bundles, begin, end, held, queries, most_queries, [](int, int) {});
-  block.sync();
-  block.each(columns, [&](int c) {  // from what each warp's segments hold to what those of the warps before do
-    int before = 0;
-    for (int w = 0; w < Block<Config>::warps; ++w) {
-      int& of_warp = bundles.held[w * columns + c];
-      const int mine = of_warp;
-      of_warp = before;
-      before += mine;
-    }
-  });
-  block.sync();
-  count_holds(block, chunks, bundles, begin, end, held, queries, most_queries, f);
 }
 
 }  // namespace kgen

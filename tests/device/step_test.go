@@ -18,7 +18,7 @@ import (
 // for sequences of 19 documents of 512 tokens and own tokens behind them: Schedule
 // ("schedule-us"), the launches ("launch-us"), and Schedule while the step before
 // is at work ("ahead-us"). "device-us" is from the last launch to the end of the
-// work. What the tensors hold is of no matter here. "device" is graphs whose lists the device makes.
+// work. What the tensors hold is of no matter here. "graph,lists" is graphs whose lists the device makes.
 func BenchmarkStep(b *testing.B) { eachBinding(b, benchmarkSteps) }
 
 // alone is kernels without shared decode.
@@ -33,17 +33,15 @@ func (k alone) Tile(kind abi.Kind) (rows, keys int) {
 
 func benchmarkSteps(b *testing.B, o opener) {
 	d, kernels := openLlama3(b, o)
-	for _, lists := range []serve.Lists{serve.ListsByHost, serve.ListsByDevice} {
-		b.Run("shared/"+string(lists), func(b *testing.B) { benchmarkStep(b, d, kernels, lists) })
-		b.Run("alone/"+string(lists), func(b *testing.B) { benchmarkStep(b, d, alone{kernels}, lists) })
-	}
+	b.Run("shared", func(b *testing.B) { benchmarkStep(b, d, kernels) })
+	b.Run("alone", func(b *testing.B) { benchmarkStep(b, d, alone{kernels}) })
 }
 
-func benchmarkStep(b *testing.B, d cuda.Device, kernels serve.Kernels, lists serve.Lists) {
+func benchmarkStep(b *testing.B, d cuda.Device, kernels serve.Kernels) {
 	const layers, documents, tokens, segments = 32, 50, 512, 20
 	ctx := context.Background()
 	m := toy.Llama3(layers)
-	e, err := serve.New(d, kernels, m, serve.Options{Pages: documents*tokens/m.PageSize + 300, Lists: lists})
+	e, err := serve.New(d, kernels, m, serve.Options{Pages: documents*tokens/m.PageSize + 300})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -73,19 +71,24 @@ func benchmarkStep(b *testing.B, d cuda.Device, kernels serve.Kernels, lists ser
 			}
 			batch = append(batch, serve.Entry{Sequence: s, Tokens: 1})
 		}
-		graph, err := e.Capture(ctx, serve.GraphSize{Tokens: sequences, Segments: segments * sequences}, attend)
-		if err != nil {
-			b.Fatal(err)
+		var graphs []*serve.Graph
+		for _, lists := range []serve.Lists{serve.ListsByHost, serve.ListsByDevice} {
+			graph, err := e.Capture(ctx, serve.GraphSize{Tokens: sequences, Segments: segments * sequences, Lists: lists}, attend)
+			if err != nil {
+				b.Fatal(err)
+			}
+			graphs = append(graphs, graph)
 		}
 		page := m.KVHeads * (m.HeadDim + m.VHeadDim) * 2 * m.PageSize * layers
 		stats := e.Cache().Stats()
 		b.Logf("%d sequences: %d MiB of KV, %d with a copy each", sequences, stats.PagesUsed*page>>20, stats.PagesUnshared*page>>20)
-		if lists == serve.ListsByHost {
-			b.Run(fmt.Sprintf("%dx%d/layers", sequences, segments), func(b *testing.B) { steps(b, d, e.Schedule, batch, attend) })
-		}
-		b.Run(fmt.Sprintf("%dx%d/graph", sequences, segments), func(b *testing.B) { steps(b, d, graph.Schedule, batch, (*serve.Step).Launch) })
-		if err := graph.Close(ctx); err != nil {
-			b.Fatal(err)
+		b.Run(fmt.Sprintf("%dx%d/layers", sequences, segments), func(b *testing.B) { steps(b, d, e.Schedule, batch, attend) })
+		for i, graph := range graphs {
+			name := []string{"graph", "graph,lists"}[i]
+			b.Run(fmt.Sprintf("%dx%d/%s", sequences, segments, name), func(b *testing.B) { steps(b, d, graph.Schedule, batch, (*serve.Step).Launch) })
+			if err := graph.Close(ctx); err != nil {
+				b.Fatal(err)
+			}
 		}
 		for _, entry := range batch {
 			if err := entry.Sequence.Close(); err != nil {
