@@ -260,16 +260,16 @@ static_assert(KGEN_OFFSET(Copy, offset) == 20, "Copy.offset: offset");
 static_assert(KGEN_OFFSET(Copy, reserved) == 24, "Copy.reserved: offset");
 
 // ScheduleParams launches schedule: the work lists of a decode step, from what its sequences
-// hold. They are, to the bit, those that the builders of package schedule make of it, but
-// for Run.reserved, which stays as it is. The grid is one block.
+// hold. They are, to the bit, those that the builders of package schedule make of it. The grid is one block.
 //
-// Each sequence fills one tile of decode, there is no window, and split_tokens is at least
-// page_size. The rooms bound what may be written, and must be enough.
+// Each sequence fills one tile of decode, there is no window, split_tokens is at least
+// page_size, and segments of one page have as many tokens each. The rooms bound what may be written, and must be enough.
 struct ScheduleParams {
   void* counts;              // int32 [2]: how many sequences there are, and segments
   void* sequences;           // Sequence [sequence_room], by their query tokens, which follow one another from 0
   void* segments;            // Segment [segment_room]: of the sequences, one's behind the other's
 
+  // Lists of items and runs begin at multiples of 16 bytes.
   void* items;               // Item [item_room] of decode; those that do nothing are last
   void* runs;                // Run []
   void* slot_begin;          // int32 [token_room+1], for merge

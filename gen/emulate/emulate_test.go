@@ -276,6 +276,7 @@ func TestFunctionsMatch(t *testing.T) {
 	}{
 		{"ptx/sm80.cuh", "emu/emulator.hpp", 20},
 		{"ptx/sm90.cuh", "emu/sm90.hpp", 18},
+		{"ptx/integers.cuh", "emu/integers.hpp", 10},
 	} {
 		emulator, err := templates.FS.ReadFile(c.emulator)
 		if err != nil {

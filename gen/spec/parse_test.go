@@ -124,7 +124,7 @@ func TestDigestIgnoresHowItIsWritten(t *testing.T) {
 	for _, text := range []string{
 		"# a comment\n" + small,
 		"rope: {theta: 1e4, type: \"default\"}\nmodel:\n  head_dim: 64\n  kv_heads: 2\n  query_heads: 8\nname: a\n",
-		small + "scale: 0.125\nkernels: [merge, materialise, append, prefill, extend, shared_decode, decode]\ntargets: [sm_90a, sm_80]\n",
+		small + "scale: 0.125\nkernels: [merge, schedule, materialise, append, prefill, extend, shared_decode, decode]\ntargets: [sm_90a, sm_80]\n",
 		small + "cache: {page_size: 16, layout: nhd, encoding: segment}\nmasks: {causal: true, sink_logits: false}\n",
 		small + "tiles: {decode: auto}\n",
 		strings.Replace(small, "10000", "10000, pairing: half, rotary_dim: 64, max_position: 1048576", 1),

@@ -322,11 +322,47 @@ func clusters(s *spec.Spec) {
 	s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 256, Keys: 64, Stages: 2, Warps: 12}}
 }
 
+// Those of the kernel that makes work lists.
+var mutationsLists = []mutation{
+	{"chunks that meet in the table taken for one", spec.Schedule, spec.Segment, "same_chunk(segments[chunks.table[at]], s) ? at : nobody", "at", false},
+	{"the last segment of a chunk taken for its first", spec.Schedule, spec.Segment, "      ptx::atomic_min(place, i);\n", "", false},
+	{"holds of one sequence for all", spec.Schedule, spec.Segment, "ptx::atomic_add(&chunks.queries[n], step.sequences[q].query_count);", "ptx::atomic_add(&chunks.queries[n], 1);", false},
+	{"chunks that follow others bundled with them", spec.Schedule, spec.Segment, "chunks.stray[n] == 0 && ", "", false},
+	{"chunks of fewer holds bundled", spec.Schedule, spec.Segment, " && chunks.holds[n] == chunks.holds[n - 1];", ";", false},
+	{"bundles that gain nothing shared", spec.Schedule, spec.Segment, "params.bitwise || gain(c) > 0 ? 1 : 0", "1", false},
+	{"a launch taken to cost nothing", spec.Schedule, spec.Segment, "gained * params.kv_heads < static_cast<long long>(launch_keys) * params.shared_blocks", "false", false},
+	{"the first number of waves for all", spec.Schedule, spec.Segment, "if (best == 0 || cost < least)", "if (best == 0)", false},
+	{"cuts inside a page", spec.Schedule, spec.Segment, "return (token + page_size - 1) & -page_size;", "return token;", false},
+	{"no room asked for", spec.Schedule, spec.Segment, "if (items <= params.shared_item_room && members <= params.member_room) return;", "return;", false},
+	{"items in the order of their bundles", spec.Schedule, spec.Segment, "bundles.order[place] = b;", "bundles.order[b] = b;", false},
+	{"a part's pieces from those of the one before", spec.Schedule, spec.Segment, "/ unit < part;", "/ unit <= part;", false},
+	{"one tile's offsets for all", spec.Schedule, spec.Segment, "offsets + tile * per_tile", "offsets", false},
+	{"members of one warp's segments in each warp's places", spec.Schedule, spec.Segment, "        before += of_warp;\n", "", false},
+	{"members of a sequence alike", spec.Schedule, spec.Segment, "slot + t * slots + part", "slot + part", false},
+	{"a bundle's slots those of the sequence's first", spec.Schedule, spec.Segment, "tiles.slots[q] + tiles.slot[i] - tiles.slot[s.segment_begin]", "tiles.slots[q]", false},
+	{"sequences cut as if they were short", spec.Schedule, spec.Segment, "if (total <= limit) return params.split_tokens;", "return params.split_tokens;", false},
+	{"a part that goes on in the next segment", spec.Schedule, spec.Segment, "c < cuts || next > part + cuts", "c < cuts", false},
+	{"chunks that others hold read once", spec.Schedule, spec.Segment, "segment.own || chunks.holds[n] == 1", "true", false},
+	{"own tokens seen from everywhere", spec.Schedule, spec.Segment, "segment.own && params.causal ? tokens - s.query_count : VISIBLE", "VISIBLE", false},
+	{"parts of shared sequences folded", spec.Schedule, spec.Segment, "parts[q] > 1 && shared[q] == 0", "parts[q] > 1", false},
+	{"a merge taken to cost nothing", spec.Schedule, spec.Segment, "cost += 128 * key;", "{}", false},
+	{"items forwards", spec.Schedule, spec.Segment, "backwards ? notes.buckets[bucket(i)] - 1 - before : before", "before", false},
+	{"scratch of the item before", spec.Schedule, spec.Segment, "i * s.query_count * fold_levels(per_item)", "0", false},
+	{"padding left as it was", spec.Schedule, spec.Segment, "put(all + count + i, 0, 0, 0, 0, 0, 0, 0, 0);", "{}", false},
+	{"tokens of nobody without slots", spec.Schedule, spec.Segment, "slot_begin[last + t] = slots;", "{}", false},
+	{"a barrier left out", spec.Schedule, spec.Segment, "notes.sums[t.warp] = mine;\n  t.sync();", "notes.sums[t.warp] = mine;", false},
+}
+
 // Each mistake in a kernel's source is found on the emulator, by cases that the
 // source passes as it is.
 func TestMutationsAreFound(t *testing.T) {
 	t.Parallel()
 	mustBeFound(t, 4, mutations, func(*spec.Spec) {})
+}
+
+func TestMutationsOfListsAreFound(t *testing.T) {
+	t.Parallel()
+	mustBeFound(t, 1, mutationsLists, func(s *spec.Spec) {})
 }
 
 func TestMutationsSM90AreFound(t *testing.T) {

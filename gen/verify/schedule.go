@@ -108,6 +108,9 @@ func (d dice) heldSequences(mostQueries int) []schedule.Sequence {
 			if d.oneIn(10) {
 				of = of[d.IntN(len(of)):]
 			}
+			if d.oneIn(10) {
+				of = of[:1+d.IntN(len(of))]
+			}
 			for _, c := range of {
 				add(c.page, c.tokens, false)
 			}
@@ -149,7 +152,8 @@ func (c *scheduleCase) build(rng *rand.Rand) (want schedule.SharedLists, err err
 	if want, err = new(schedule.SharedBuilder).Build(c.sequences, loose, unbound); err != nil {
 		return want, err
 	}
-	s.PadItems, s.MaxMembers = len(want.Items)+rng.IntN(3), max(1, len(want.Members)+rng.IntN(3))
+	spare := rng.IntN(3) * (1 + rng.IntN(2)*1000)
+	s.PadItems, s.MaxMembers = len(want.Items)+spare, max(1, len(want.Members)+spare)
 	if !s.Bitwise && rng.IntN(3) == 0 { // too little room for all, or for any
 		s.PadItems, s.MaxMembers = rng.IntN(len(want.Items)+1), 1+rng.IntN(len(want.Members)+1)
 	}

@@ -462,16 +462,16 @@ KGEN_STATIC_ASSERT(offsetof(KgenCopy, offset) == 20, "KgenCopy.offset: offset");
 KGEN_STATIC_ASSERT(offsetof(KgenCopy, reserved) == 24, "KgenCopy.reserved: offset");
 
 // KgenScheduleParams launches schedule: the work lists of a decode step, from what its sequences
-// hold. They are, to the bit, those that the builders of package schedule make of it, but
-// for KgenRun.reserved, which stays as it is. The grid is one block.
+// hold. They are, to the bit, those that the builders of package schedule make of it. The grid is one block.
 //
-// Each sequence fills one tile of decode, there is no window, and split_tokens is at least
-// page_size. The rooms bound what may be written, and must be enough.
+// Each sequence fills one tile of decode, there is no window, split_tokens is at least
+// page_size, and segments of one page have as many tokens each. The rooms bound what may be written, and must be enough.
 typedef struct KgenScheduleParams {
   uint64_t counts;           // int32 [2]: how many sequences there are, and segments
   uint64_t sequences;        // KgenSequence [sequence_room], by their query tokens, which follow one another from 0
   uint64_t segments;         // KgenSegment [segment_room]: of the sequences, one's behind the other's
 
+  // Lists of items and runs begin at multiples of 16 bytes.
   uint64_t items;            // KgenItem [item_room] of decode; those that do nothing are last
   uint64_t runs;             // KgenRun []
   uint64_t slot_begin;       // int32 [token_room+1], for merge

@@ -288,16 +288,16 @@ static_assert(KGEN_OFFSET(Run, ends_part) == 24, "Run.ends_part: offset");
 static_assert(KGEN_OFFSET(Run, reserved) == 28, "Run.reserved: offset");
 
 // ScheduleParams launches schedule: the work lists of a decode step, from what its sequences
-// hold. They are, to the bit, those that the builders of package schedule make of it, but
-// for Run.reserved, which stays as it is. The grid is one block.
+// hold. They are, to the bit, those that the builders of package schedule make of it. The grid is one block.
 //
-// Each sequence fills one tile of decode, there is no window, and split_tokens is at least
-// page_size. The rooms bound what may be written, and must be enough.
+// Each sequence fills one tile of decode, there is no window, split_tokens is at least
+// page_size, and segments of one page have as many tokens each. The rooms bound what may be written, and must be enough.
 struct ScheduleParams {
   void* counts;              // int32 [2]: how many sequences there are, and segments
   void* sequences;           // Sequence [sequence_room], by their query tokens, which follow one another from 0
   void* segments;            // Segment [segment_room]: of the sequences, one's behind the other's
 
+  // Lists of items and runs begin at multiples of 16 bytes.
   void* items;               // Item [item_room] of decode; those that do nothing are last
   void* runs;                // Run []
   void* slot_begin;          // int32 [token_room+1], for merge
@@ -486,14 +486,14 @@ struct BlockNotes {
   int in_buckets[32 * sort_buckets];
 };
 
-// The kernel runs once a step, so that its code comes from memory: what is used all over is a function of its
-// own, and no loop is unrolled.
+// A thread among those of its block.
 template <int Warps>
-struct BlockSums {
+struct Thread {
   static constexpr int warps = Warps, threads = 32 * warps;
   static_assert(warps <= 32, "a lane for each warp");
-  BlockNotes& notes;
   int thread, lane, warp;
+
+  __device__ Thread() : thread(ptx::thread_index()), lane(ptx::lane_index()), warp(ptx::warp_index()) {}
 
   __device__ void sync() const { ptx::sync_threads(); }
 
@@ -516,54 +516,67 @@ struct BlockSums {
     for (int distance = 1; distance < 32; distance *= 2) x = max(x, ptx::shuffle(x, lane ^ distance));
     return x;
   }
-
-  // Of all threads.
-  __device__ __noinline__ long long sum(long long x) const {
-    x = sum_of_warp(x);
-    sync();  // nobody reads the notes of the time before
-    if (lane == 0) notes.long_sums[warp] = x;
-    sync();
-    return sum_of_warp(lane < warps ? notes.long_sums[lane] : 0);
-  }
-  __device__ __noinline__ int maximum(int x) const {
-    x = max_of_warp(x);
-    sync();
-    if (lane == 0) notes.sums[warp] = x;
-    sync();
-    return max_of_warp(notes.sums[lane < warps ? lane : 0]);
-  }
-
-  // x[i] becomes the sum of x[0] to x[i - 1] for each i below n, which other threads may have written and may read
-  // then; returns the sum of all. Each warp takes elements in a row.
-  __device__ __noinline__ int sums_before(int n, int* x) const {
-    const int share = (n + threads - 1) / threads * 32, begin = min(n, warp * share), end = min(n, begin + share);
-    sync();
-    int mine = 0;
-#pragma unroll 1
-    for (int i = begin + lane; i < end; i += 32) mine += x[i];
-    mine = ptx::shuffle(sum_through(mine), 31);
-    if (lane == 0) notes.sums[warp] = mine;
-    sync();
-    const int through = sum_through(lane < warps ? notes.sums[lane] : 0);
-    const int all = ptx::shuffle(through, warps - 1), of_warps = ptx::shuffle(through, max(warp - 1, 0));
-    int before = warp > 0 ? of_warps : 0;
-#pragma unroll 1
-    for (int first = begin; first < end; first += 32) {
-      const int i = first + lane, own = i < end ? x[i] : 0, until = sum_through(own);
-      if (i < end) x[i] = before + until - own;
-      before += ptx::shuffle(until, 31);
-    }
-    sync();
-    return all;
-  }
 };
 
-template <class Config>
-struct Block : BlockSums<Config::warps> {
-  using Sums = BlockSums<Config::warps>;
-  using Sums::lane, Sums::notes, Sums::sum, Sums::sync, Sums::thread, Sums::threads, Sums::warp, Sums::warps;
+// The kernel runs once a step, so that its code comes from memory: what is used all over is a function of its
+// own, and no loop is unrolled.
 
-  __device__ explicit Block(BlockNotes& shared) : Sums{shared, ptx::thread_index(), ptx::lane_index(), ptx::warp_index()} {}
+// The sum of x over all threads, and the most.
+template <int Warps>
+__device__ __noinline__ long long sum_of_block(BlockNotes& notes, long long x) {
+  const Thread<Warps> t;
+  x = t.sum_of_warp(x);
+  t.sync();  // nobody reads the notes of the time before
+  if (t.lane == 0) notes.long_sums[t.warp] = x;
+  t.sync();
+  return t.sum_of_warp(t.lane < Warps ? notes.long_sums[t.lane] : 0);
+}
+template <int Warps>
+__device__ __noinline__ int max_of_block(BlockNotes& notes, int x) {
+  const Thread<Warps> t;
+  x = t.max_of_warp(x);
+  t.sync();
+  if (t.lane == 0) notes.sums[t.warp] = x;
+  t.sync();
+  return t.max_of_warp(notes.sums[t.lane < Warps ? t.lane : 0]);
+}
+
+// x[i] becomes the sum of x[0] to x[i - 1] for each i below n, which other threads may have written and may read
+// then; returns the sum of all. Each warp takes elements in a row.
+template <int Warps>
+__device__ __noinline__ int sums_before_in_block(BlockNotes& notes, int n, int* x) {
+  const Thread<Warps> t;
+  const int share = (n + t.threads - 1) / t.threads * 32, begin = min(n, t.warp * share), end = min(n, begin + share);
+  t.sync();
+  int mine = 0;
+#pragma unroll 1
+  for (int i = begin + t.lane; i < end; i += 32) mine += x[i];
+  mine = ptx::shuffle(t.sum_through(mine), 31);
+  if (t.lane == 0) notes.sums[t.warp] = mine;
+  t.sync();
+  const int through = t.sum_through(t.lane < Warps ? notes.sums[t.lane] : 0);
+  const int all = ptx::shuffle(through, Warps - 1), of_warps = ptx::shuffle(through, max(t.warp - 1, 0));
+  int before = t.warp > 0 ? of_warps : 0;
+#pragma unroll 1
+  for (int first = begin; first < end; first += 32) {
+    const int i = first + t.lane, own = i < end ? x[i] : 0, until = t.sum_through(own);
+    if (i < end) x[i] = before + until - own;
+    before += ptx::shuffle(until, 31);
+  }
+  t.sync();
+  return all;
+}
+
+template <class Config>
+struct Block : Thread<Config::warps> {
+  using Thread<Config::warps>::lane, Thread<Config::warps>::sync, Thread<Config::warps>::thread, Thread<Config::warps>::threads;
+  using Thread<Config::warps>::warp, Thread<Config::warps>::warps;
+  BlockNotes& notes;
+
+  __device__ explicit Block(BlockNotes& shared) : notes(shared) {}
+
+  __device__ long long sum(long long x) const { return sum_of_block<warps>(notes, x); }
+  __device__ int maximum(int x) const { return max_of_block<warps>(notes, x); }
 
   // f of each i below n, by a thread each, and by a whole warp each.
   template <class F>
@@ -595,7 +608,7 @@ struct Block : BlockSums<Config::warps> {
   template <class Value>
   __device__ int sums_before(int n, Value value, int* before) const {
     each(n, [&](int i) { before[i] = value(i); });
-    return Sums::sums_before(n, before);
+    return sums_before_in_block<warps>(notes, n, before);
   }
 
   // f(i, the sum of count over those before i of the same key) of each i below n whose key is not negative, in what

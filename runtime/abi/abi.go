@@ -190,16 +190,16 @@ type Copy struct {
 }
 
 // ScheduleParams launches schedule: the work lists of a decode step, from what its sequences
-// hold. They are, to the bit, those that the builders of package schedule make of it, but
-// for Run.Reserved, which stays as it is. The grid is one block.
+// hold. They are, to the bit, those that the builders of package schedule make of it. The grid is one block.
 //
-// Each sequence fills one tile of decode, there is no window, and SplitTokens is at least
-// PageSize. The rooms bound what may be written, and must be enough.
+// Each sequence fills one tile of decode, there is no window, SplitTokens is at least
+// PageSize, and segments of one page have as many tokens each. The rooms bound what may be written, and must be enough.
 type ScheduleParams struct {
 	Counts    DevicePtr // int32 [2]: how many sequences there are, and segments
 	Sequences DevicePtr // Sequence [SequenceRoom], by their query tokens, which follow one another from 0
 	Segments  DevicePtr // Segment [SegmentRoom]: of the sequences, one's behind the other's
 
+	// Lists of Items and Runs begin at multiples of 16 bytes.
 	Items     DevicePtr // Item [ItemRoom] of decode; those that do nothing are last
 	Runs      DevicePtr // Run []
 	SlotBegin DevicePtr // int32 [TokenRoom+1], for merge

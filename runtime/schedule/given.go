@@ -23,8 +23,8 @@ type Given struct {
 
 // givenSequence is what is known of one.
 type givenSequence struct {
-	placed uint64 // see [Sequence]; 0: it is not to be kept
-	before int    // tokens of what it holds beside its last segment
+	layout, placed uint64 // see [Sequence]; of placed 0 it is not to be kept
+	before         int    // tokens of what it holds beside its last segment
 }
 
 // Needs is what the lists of a given step take at most.
@@ -98,7 +98,7 @@ func (g *Given) list(sequences []Sequence, o *Options) (Needs, error) {
 		if int(s.QueryBegin) != needs.Queries || len(s.Positions) == 0 || len(s.Positions) > o.Rows/o.Group {
 			return Needs{}, fmt.Errorf("sequence %d: query tokens %d to %d: want 1 to %d of them from %d on", i, s.QueryBegin, int(s.QueryBegin)+len(s.Positions)-1, o.Rows/o.Group, needs.Queries)
 		}
-		kept := i < before && s.Placed != 0 && known.placed == s.Placed && to.SegmentBegin == segments && to.SegmentEnd == segments+n && s.Segments[n-1].Own
+		kept := i < before && s.Placed != 0 && known.placed == s.Placed && known.layout == s.Layout && to.SegmentBegin == segments && to.SegmentEnd == segments+n && s.Segments[n-1].Own
 		*to = abi.Sequence{QueryBegin: s.QueryBegin, QueryCount: int32(len(s.Positions)), SegmentBegin: segments, SegmentEnd: segments + n}
 		g.Segments = resize(g.Segments, max(len(g.Segments), int(segments+n)))
 		of := g.Segments[segments : segments+n]
@@ -123,12 +123,11 @@ func (g *Given) list(sequences []Sequence, o *Options) (Needs, error) {
 			}
 			g.Changed = AppendSpan(g.Changed, segments, segments+n)
 		}
-		*known = givenSequence{placed: s.Placed, before: total}
+		*known = givenSequence{s.Layout, s.Placed, total}
 		if n > 0 {
 			known.before -= int(of[n-1].Tokens)
 		}
-		unit := o.splitTokens(total, 1)
-		parts := max(1, (total+unit-1)/unit)
+		parts := o.mostParts(total)
 		needs.Queries += len(s.Positions)
 		needs.Pairs += len(s.Positions) * int(n)
 		needs.Parts = max(needs.Parts, parts)
@@ -138,6 +137,18 @@ func (g *Given) list(sequences []Sequence, o *Options) (Needs, error) {
 	}
 	g.Segments = g.Segments[:segments]
 	return needs, nil
+}
+
+// mostParts is the most parts of so many tokens of KV, or of fewer: of fewer, which shared decode leaves, there can be more.
+func (o *Options) mostParts(tokens int) int {
+	if o.SplitTokens == 0 {
+		return 1
+	}
+	parts := max(1, (tokens+o.SplitTokens-1)/o.SplitTokens)
+	if o.MaxItems > 0 {
+		parts = min(parts, o.MaxItems)
+	}
+	return parts
 }
 
 func given(s *Segment) abi.Segment {

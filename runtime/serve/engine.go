@@ -24,7 +24,7 @@ type Engine struct {
 	model     Model
 	routes    routes
 	sharing   *schedule.SharedOptions // nil: the kernels have no shared_decode
-	side      *cuda.Side // of every second launch of those that attend
+	side      *cuda.Side              // of every second launch of those that attend
 	cache     *kvcache.Cache
 	stream    cuda.Stream
 	ownStream bool
