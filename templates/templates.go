@@ -1,5 +1,6 @@
 // Package templates carries the CUDA C++ that kernels are made of: abi.cuh
-// (launch parameters), ptx/ (instructions), tile/ (parts of a kernel), kernel/
+// (launch parameters), ptx/ (instructions), tile/ (parts of a kernel), schedule/ (those
+// of the kernel that makes work lists), kernel/
 // (one file per kind) and emu/ (the instructions for a C++ compiler).
 package templates
 

@@ -36,6 +36,10 @@
 //	next.Abort()                                 // its new tokens are taken back
 //	next, err = graph.Schedule(ctx, withoutIt)
 //
+// A host that has no time for it leaves it to the device: a graph with [GraphSize].Lists
+// [ListsByDevice] begins with a kernel that makes the lists, and Schedule only tells the device
+// what the sequences hold. The step takes that kernel's time longer.
+//
 // # Kernels
 //
 // The engine is the same over a GPU, the emulator and the processor. Without a
