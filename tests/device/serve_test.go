@@ -78,16 +78,24 @@ func testServeKeysAhead(t *testing.T, o opener) {
 // playerOptions are for short documents, of which sharing that is fastest would share none.
 var playerOptions = serve.Options{Pages: 60, HostBytes: 1 << 20}
 
+// play plays with a graph whose lists the host makes, and then with one whose lists the device makes.
 func play(t *testing.T, b *toy.Bench) {
 	t.Helper()
+	for _, lists := range []serve.Lists{serve.ListsByHost, serve.ListsByDevice} {
+		playWith(t, b, serve.GraphSize{Tokens: toy.GraphTokens, Context: playerOptions.Pages * 16, Lists: lists})
+	}
+}
+
+func playWith(t *testing.T, b *toy.Bench, size serve.GraphSize) {
+	t.Helper()
 	ctx := context.Background()
-	graph, err := b.Record(ctx, serve.GraphSize{Tokens: toy.GraphTokens})
+	graph, err := b.Record(ctx, size)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer graph.Free()
 	p := toy.NewPlayer(ctx, b, 1, graph, true)
-	for i := range 2000 {
+	for i := range 1000 {
 		if err := p.Operation(); err != nil {
 			t.Fatalf("operation %d: %v", i, err)
 		}
@@ -95,7 +103,7 @@ func play(t *testing.T, b *toy.Bench) {
 	if err := p.Finish(); err != nil {
 		t.Error(err)
 	}
-	t.Logf("%v, %+v", p.Counts, b.Engine.Cache().Stats())
+	t.Logf("lists by %q: %v, %+v", size.Lists, p.Counts, b.Engine.Cache().Stats())
 }
 
 // Steps that are queued one behind the other, without a wait between them, give
