@@ -129,3 +129,38 @@ func TestGivenErrors(t *testing.T) {
 		t.Errorf("segments that there are not: error %v", err)
 	}
 }
+
+// Two sequences that hold one document at different offsets, listed for the kernel schedule. A server
+// uploads Sequences and Segments, sets the parameters' addresses and rooms, which must be
+// enough for what is needed, and launches the kernel ahead of append.
+func ExampleGiven() {
+	document := schedule.Segment{Page: 0, Tokens: 4096}
+	var sequences []schedule.Sequence
+	for i := range int32(2) {
+		held, own := document, schedule.Segment{Page: 256 + i, Tokens: 9, Offset: 5096, Own: true}
+		held.Offset = 1000 * (1 - i)
+		sequences = append(sequences, schedule.Sequence{QueryBegin: i, Positions: []int32{5104}, Segments: []schedule.Segment{held, own}})
+	}
+	o := schedule.Options{Rows: 16, Group: 4, Causal: true, MaxPosition: 1 << 17, PageSize: 16, Fold: true}.Fill(132, 8, 64)
+	if err := o.OnDevice(); err != nil {
+		fmt.Println(err) // the host makes the lists
+		return
+	}
+	var given schedule.Given
+	needs, err := given.List(sequences, o)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(given.Sequences)
+	fmt.Println(given.Segments)
+	fmt.Printf("%+v\n", needs)
+	p := o.Params(nil) // nothing is shared
+	p.SequenceRoom, p.SegmentRoom, p.PartRoom, p.ItemRoom, p.TokenRoom = 2, 4, int32(needs.Parts), int32(needs.Results), int32(needs.Queries)
+	fmt.Println(p.ItemRoom, "items at most, each of parts of", p.SplitTokens, "tokens")
+	// Output:
+	// [{0 1 0 2} {1 1 2 4}]
+	// [{0 4096 1000 0} {256 9 5096 1} {0 4096 0 0} {257 9 5096 1}]
+	// {Queries:2 Pairs:4 Parts:16 Results:32 Longest:4105}
+	// 32 items at most, each of parts of 256 tokens
+}

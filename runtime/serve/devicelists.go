@@ -31,7 +31,6 @@ type lister interface {
 // lists, what it makes in memory of its own.
 type deviceLists struct {
 	given    schedule.Given
-	needs    schedule.Needs
 	segments packed // of given
 	made     buffer
 	params   abi.ScheduleParams
@@ -75,8 +74,9 @@ func (e *Engine) canList(fixed *fixedSize) error {
 }
 
 // list lists what the sequences hold, for which there must be room.
-func (d *deviceLists) list(sequences []schedule.Sequence, o schedule.Options, f *fixedSize) (err error) {
-	if d.needs, err = d.given.List(sequences, o); err != nil {
+func (d *deviceLists) list(sequences []schedule.Sequence, o schedule.Options, f *fixedSize) error {
+	needs, err := d.given.List(sequences, o)
+	if err != nil {
 		return err
 	}
 	for _, room := range [...]struct {
@@ -84,10 +84,10 @@ func (d *deviceLists) list(sequences []schedule.Sequence, o schedule.Options, f 
 		n, most int
 		field   string
 	}{
-		{"query tokens", d.needs.Queries, f.tokens, "Tokens"},
-		{"segments, once for each query token", d.needs.Pairs, f.segments, "Segments"},
-		{"partial results", d.needs.Results, f.items, "Context"},
-		{"tokens of a sequence", d.needs.Longest, f.context, "Context"},
+		{"query tokens", needs.Queries, f.tokens, "Tokens"},
+		{"segments, once for each query token", needs.Pairs, f.segments, "Segments"},
+		{"partial results", needs.Results, f.items, "Context"},
+		{"tokens of a sequence", needs.Longest, f.context, "Context"},
 	} {
 		if room.n > room.most && (room.most > 0 || room.field != "Context") {
 			return fmt.Errorf("%w: %d %s, there is room for %d: raise GraphSize.%s", ErrFixedSize, room.n, room.what, room.most, room.field)
@@ -96,7 +96,7 @@ func (d *deviceLists) list(sequences []schedule.Sequence, o schedule.Options, f 
 	return nil
 }
 
-// pack packs what the device is given.
+// pack packs what the device is given; until place, params has places in the workspace's lists for it.
 func (d *deviceLists) pack(p *packer, f *fixedSize) {
 	g := &d.given
 	d.params.Counts = pack(p, []int32{int32(len(g.Sequences)), int32(len(g.Segments))}, 0, "")
@@ -104,7 +104,7 @@ func (d *deviceLists) pack(p *packer, f *fixedSize) {
 	d.params.Segments = packChanged(p, &d.segments, g.Number, g.Segments, g.Changed, f.segments, "Segments")
 }
 
-// place makes room for the lists, the first time, and says where they are. given is where what was packed begins.
+// place makes room for the lists, the first time, and says where all is.
 func (d *deviceLists) place(ctx context.Context, e *Engine, w *workspace, a *addresses) error {
 	f := w.fixed
 	o, given := w.decodeOptions(e), d.params

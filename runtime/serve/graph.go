@@ -17,11 +17,11 @@ var ErrNoGraphs = errors.New("the device records no graphs")
 // GraphSize is the size of the steps that a graph can replay. Every replay
 // takes the grids of the largest.
 type GraphSize struct {
-	Tokens   int // query tokens of a step, of all sequences together
-	Context  int // tokens that a sequence holds, chunks and own tokens; 0: no limit
-	Segments int // segments of all sequences together, once for each new token of theirs; 0: 32 for each token
-	Pages    int // of the page table, a chunk's counted once; 0: as many as the pool has and half as many again
-	Lists    Lists
+	Tokens   int   // query tokens of a step, of all sequences together
+	Context  int   // tokens that a sequence holds, chunks and own tokens; 0: no limit
+	Segments int   // segments of all sequences together, once for each new token of theirs; 0: 32 for each token
+	Pages    int   // of the page table, a chunk's counted once; 0: as many as the pool has and half as many again
+	Lists    Lists // who makes the work lists: the host, or the device
 }
 
 // errRecorded is what the steps that Capture records are not made for.
