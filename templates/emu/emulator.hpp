@@ -65,7 +65,7 @@
 //     rounding of pack and flushing of subnormals are those of the PTX ISA.
 //
 // What is not modelled
-//   - Time, bank conflicts, caches, registers, atomics, memory fences between
+//   - Time, bank conflicts, caches, registers, memory fences and atomic operations between
 //     blocks: blocks, or clusters, run one after another.
 //   - Clusters of other sizes than (1,1,1) and (2,1,1), and of blocks of more than
 //     512 threads; loads from the other block's shared memory.
