@@ -342,7 +342,7 @@ var mutationsLists = []mutation{
 	{"a bundle's slots those of the sequence's first", spec.Schedule, spec.Baked, "tiles.slots[q] + tiles.slot[i] - tiles.slot[s.segment_begin]", "tiles.slots[q]", false},
 	{"sequences cut as if they were short", spec.Schedule, spec.Baked, "if (total <= limit) return params.split_tokens;", "return params.split_tokens;", false},
 	{"a part that goes on in the next segment", spec.Schedule, spec.Baked, "c < cuts || next > part + cuts", "c < cuts", false},
-	{"chunks that others hold read once", spec.Schedule, spec.Baked, "segment.own || chunks.holds[n] == 1", "true", false},
+	{"chunks that others hold read once", spec.Schedule, spec.Baked, "segment.own || chunks.holds[chunks.number[i]] == 1", "true", false},
 	{"own tokens seen from everywhere", spec.Schedule, spec.Baked, "segment.own && params.causal ? tokens - s.query_count : VISIBLE", "VISIBLE", false},
 	{"parts of shared sequences folded", spec.Schedule, spec.Baked, "parts[q] > 1 && shared[q] == 0", "parts[q] > 1", false},
 	{"a merge taken to cost nothing", spec.Schedule, spec.Baked, "cost += 128 * key;", "{}", false},

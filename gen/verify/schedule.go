@@ -25,8 +25,12 @@ type scheduleCase struct {
 // does not depend on the encoding.
 func (b *bench) scheduleTrial(rng *rand.Rand) trial {
 	c := b.dice(rng).scheduleCase(b.kernels[spec.Baked])
+	want, err := c.build(rng)
 	return func(ctx context.Context, e spec.Encoding) (measure, error) {
-		return measure{bound: b.format.Epsilon()}, c.run(ctx, b, e)
+		if err != nil {
+			return measure{}, err
+		}
+		return measure{bound: b.format.Epsilon()}, c.run(ctx, b, e, want)
 	}
 }
 
@@ -132,7 +136,7 @@ func (d dice) heldSequences(mostQueries int) []schedule.Sequence {
 	return sequences
 }
 
-// build is the lists that are wanted, with room for them, or as little as the case has.
+// build makes the lists that are wanted, and room for them or, where the builder makes do with less, too little.
 func (c *scheduleCase) build(rng *rand.Rand) (want schedule.SharedLists, err error) {
 	o := &c.options
 	loose := *o
@@ -166,20 +170,7 @@ func (c *scheduleCase) build(rng *rand.Rand) (want schedule.SharedLists, err err
 }
 
 // run makes the lists twice, where others were, and compares them.
-func (c *scheduleCase) run(ctx context.Context, b *bench, e spec.Encoding) error {
-	case1 := *c
-	if c.sharing != nil {
-		sharing := *c.sharing
-		case1.sharing = &sharing
-	}
-	c = &case1
-	want, err := c.build(rand.New(rand.NewPCG(uint64(len(c.sequences)), uint64(c.spare[1]))))
-	if err != nil {
-		return err
-	}
-	if err := c.options.OnDevice(); err != nil {
-		return nil // the host lists such a step
-	}
+func (c *scheduleCase) run(ctx context.Context, b *bench, e spec.Encoding, want schedule.SharedLists) error {
 	var given schedule.Given
 	needs, err := given.List(c.sequences, c.options)
 	if err != nil {

@@ -842,6 +842,15 @@ struct Bundles {
     count = start_count = columns = 0;
     spared = 0;
   }
+
+  // The bundle of a segment's chunk; negative: the segment is left to decode.
+  __device__ int of_segment(const Chunks& chunks, int i) const {
+    const int n = chunks.number[i];
+    return n >= 0 ? bundle[n] : -1;
+  }
+  // Of a chunk that is in a bundle: the bundle's keys, and its pieces, before the chunk's.
+  __device__ int keys_before(int n) const { return key[n] - key[first[bundle[n]]]; }
+  __device__ int pieces_before(int n) const { return piece[n] - piece[first[bundle[n]]]; }
 };
 
 // The last token of so many at which a page begins: the last that a cut may move on to.
@@ -927,7 +936,6 @@ struct UnitSearch {
     int low, high;  // units, in multiples of the alignment, of which the least that is coarse enough is one
     int fine[warps];
   } waves[most_waves];
-  int going;
 };
 
 // The most keys of an item: of the units by which so many waves hold all items, that with the least cost.
@@ -983,7 +991,7 @@ template <class Config>
 __device__ void cut_bundles(const ScheduleParams& params, const Block<Config>& block, const Step& step, const Chunks& chunks, Bundles& bundles, UnitSearch& search) {
   const int page = params.page_size, align = (params.shared_keys + page - 1) / page * page;
   auto cut_at = [&](int b, int unit) {
-    const int last = bundles.end[b] - 1, before = bundles.key[last] - bundles.key[bundles.first[b]];
+    const int last = bundles.end[b] - 1, before = bundles.keys_before(last);
     bundles.unit[b] = unit;
     bundles.parts[b] = 1 + (before + last_page(step.segments[chunks.first[last]].tokens, page)) / unit;
   };
@@ -1034,8 +1042,7 @@ __device__ void place_bundles(const ScheduleParams& params, const Block<Config>&
   auto is_in = [&](int n) { return bundles.bundle[n] >= 0 ? 1 : 0; };
   auto pieces_of = [&](int n) {
     if (!is_in(n)) return 0;
-    const int b = bundles.bundle[n];
-    return 1 + cuts_inside(bundles.key[n] - bundles.key[bundles.first[b]], tokens_of(n), bundles.unit[b], params.page_size);
+    return 1 + cuts_inside(bundles.keys_before(n), tokens_of(n), bundles.unit[bundles.bundle[n]], params.page_size);
   };
   block.sums_before(chunks.count, pieces_of, bundles.piece);
   block.share(bundles.columns, block.sums_before(chunks.count, is_in, bundles.column));
@@ -1052,7 +1059,7 @@ __device__ void place_bundles(const ScheduleParams& params, const Block<Config>&
   auto chunks_in = [&](int b) { return bundles.end[b] - bundles.first[b]; };
   auto pieces_in = [&](int b) {
     const int last = bundles.end[b] - 1;
-    return bundles.piece[last] + pieces_of(last) - bundles.piece[bundles.first[b]];
+    return bundles.pieces_before(last) + pieces_of(last);
   };
   sums_in_order(block, bundles, [&](int b) { return bundles.tiles[b] * bundles.parts[b]; }, bundles.items);
   sums_in_order(block, bundles, [&](int b) { return queries(b) * bundles.parts[b]; }, bundles.members);
@@ -1063,15 +1070,12 @@ __device__ void place_bundles(const ScheduleParams& params, const Block<Config>&
   // Which piece each part begins with.
   block.each(chunks.count, [&](int n) {
     if (!is_in(n)) return;
-    const int b = bundles.bundle[n], unit = bundles.unit[b], before = bundles.key[n] - bundles.key[bundles.first[b]];
-    const int piece = bundles.piece[n] - bundles.piece[bundles.first[b]], part = before / unit, pieces = pieces_of(n);
+    const int b = bundles.bundle[n], unit = bundles.unit[b];
+    const int piece = bundles.pieces_before(n), part = bundles.keys_before(n) / unit, pieces = pieces_of(n);
     int* const start = bundles.start + bundles.starts[b];
     int* const owner = bundles.owner + bundles.starts[b];
-    bool begins = piece == 0;
-    if (!begins) {  // where the part before ends with the chunk before
-      const int chunk_before = bundles.key[n - 1] - bundles.key[bundles.first[b]];
-      begins = (chunk_before + last_page(tokens_of(n - 1), params.page_size)) / unit < part;
-    }
+    // A part, if the one before ends with the chunk before.
+    const bool begins = piece == 0 || (bundles.keys_before(n - 1) + last_page(tokens_of(n - 1), params.page_size)) / unit < part;
 #pragma unroll 1
     for (int i = begins ? 0 : 1; i < pieces; ++i) start[part + i] = piece + i, owner[part + i] = b;
     if (n + 1 == bundles.end[b]) start[bundles.parts[b]] = piece + pieces, owner[bundles.parts[b]] = -1;
@@ -1108,10 +1112,10 @@ __device__ void list_bundles(const ScheduleParams& params, const Block<Config>& 
     const int b = bundles.bundle[n];
     if (b < 0) return;
     const Segment s = step.segments[chunks.first[n]];
-    const int unit = bundles.unit[b], tiles = bundles.tiles[b], before = bundles.key[n] - bundles.key[bundles.first[b]];
+    const int unit = bundles.unit[b], tiles = bundles.tiles[b], before = bundles.keys_before(n);
     const int first_part = before / unit, cuts = cuts_inside(before, s.tokens, unit, page);
     const int offsets = bundles.offsets[b] + (n - bundles.first[b]) * queries(b);
-    int piece = bundles.piece[n] - bundles.piece[bundles.first[b]], begin = 0;
+    int piece = bundles.pieces_before(n), begin = 0;
 #pragma unroll 1
     for (int i = 0; i <= cuts; ++i, ++piece) {
       const int part = first_part + i;
@@ -1190,13 +1194,9 @@ __device__ __forceinline__ int split_tokens(const ScheduleParams& params, int to
 template <class Config>
 __device__ void cut_tiles(const ScheduleParams& params, const Block<Config>& block, const Step& step, const Chunks& chunks, const Bundles& bundles, const Tiles& tiles) {
   const int page = params.page_size, count = step.segment_count;
-  auto bundle_of = [&](int i) {  // negative: it is left to decode
-    const int n = chunks.number[i];
-    return n >= 0 ? bundles.bundle[n] : -1;
-  };
-  auto keys_left = [&](int i) { return bundle_of(i) < 0 ? step.segments[i].tokens : 0; };
+  auto keys_left = [&](int i) { return bundles.of_segment(chunks, i) < 0 ? step.segments[i].tokens : 0; };
   auto slots_shared = [&](int i) {
-    const int b = bundle_of(i);
+    const int b = bundles.of_segment(chunks, i);
     return b >= 0 && chunks.number[i] == bundles.first[b] ? bundles.parts[b] : 0;
   };
   block.sums_before(count + 1, [&](int i) { return i < count ? keys_left(i) : 0; }, tiles.key);
@@ -1210,7 +1210,7 @@ __device__ void cut_tiles(const ScheduleParams& params, const Block<Config>& blo
   block.sync();
   auto before_in_tile = [&](int i) { return tiles.key[i] - tiles.key[step.sequences[step.holder[i]].segment_begin]; };
   block.sums_before(count + 1, [&](int i) {
-    if (i == count || bundle_of(i) >= 0) return 0;
+    if (i == count || bundles.of_segment(chunks, i) >= 0) return 0;
     const int q = step.holder[i], tokens = step.segments[i].tokens, before = before_in_tile(i), unit = tiles.unit[q];
     const int part = before / unit, last = tokens > 0 ? (before + last_page(tokens, page)) / unit : 0;
     if (before + tokens < tiles.keys[q]) return tokens > 0 ? 1 + last - part : 0;
@@ -1230,13 +1230,13 @@ __device__ void list_runs(const ScheduleParams& params, const Block<Config>& blo
   const int page = params.page_size, ends = params.whole ? 0 : 1;
   block.each(step.segment_count, [&](int i) {
     const Segment segment = step.segments[i];
-    const int n = chunks.number[i], tokens = segment.tokens;
-    if (tokens == 0 || n >= 0 && bundles.bundle[n] >= 0) return;
+    const int tokens = segment.tokens;
+    if (tokens == 0 || bundles.of_segment(chunks, i) >= 0) return;
     const int q = step.holder[i], unit = tiles.unit[q], keys = tiles.keys[q];
     const Sequence s = step.sequences[q];
     const int before = tiles.key[i] - tiles.key[s.segment_begin], cuts = tiles.run[i + 1] - tiles.run[i] - 1, part = before / unit;
     const int causal = segment.own && params.causal ? tokens - s.query_count : VISIBLE;
-    const int once = !many && (segment.own || chunks.holds[n] == 1);
+    const int once = !many && (segment.own || chunks.holds[chunks.number[i]] == 1);
 #pragma unroll 1
     for (int c = 0, begin = 0; c <= cuts; ++c) {
       const int end = c < cuts ? next_page((part + c + 1) * unit - before, page) : tokens;
@@ -1316,13 +1316,12 @@ __device__ int place_items(const ScheduleParams& params, const Block<Config>& bl
   int* const slot_begin = static_cast<int*>(params.slot_begin);
   auto queries = [&](int q) { return step.sequences[q].query_count; };
   auto scratch_levels = [&](int parts) { return params.whole ? 0 : fold_levels(parts); };
-  auto items = [&](int q) { return tiles.items[q]; };
   block.each(step.sequence_count, [&](int q) {
     tiles.per_item[q] = tiles.fold(q) ? per_item : 1;
     tiles.items[q] = tiles.parts[q] == 0 ? 0 : (tiles.parts[q] - 1) / tiles.per_item[q] + 1;
   });
   block.sync();
-  const int item_count = block.sums_before(step.sequence_count, items, tiles.item);
+  const int item_count = block.sums_before(step.sequence_count, [&](int q) { return tiles.items[q]; }, tiles.item);
   const int slots = block.sums_before(step.sequence_count, [&](int q) { return queries(q) * tiles.slots_of(q); }, tiles.slots);
   int last = 0;
   block.each(step.sequence_count, [&](int q) {
@@ -1399,14 +1398,10 @@ template <class Config>
 __device__ void list_members(const ScheduleParams& params, const Block<Config>& block, const Step& step, const Chunks& chunks, const Bundles& bundles, const Tiles& tiles) {
   Member* const members = static_cast<Member*>(params.members);
   int* const offsets = static_cast<int*>(params.member_offsets);
-  auto bundle_of = [&](int i) {
-    const int n = chunks.number[i];
-    return n >= 0 ? bundles.bundle[n] : -1;
-  };
-  auto column = [&](int i) { return bundle_of(i) >= 0 ? bundles.column[chunks.number[i]] : -1; };
+  auto column = [&](int i) { return bundles.of_segment(chunks, i) >= 0 ? bundles.column[chunks.number[i]] : -1; };
   auto queries = [&](int i) { return step.sequences[step.holder[i]].query_count; };
   block.rank(step.segment_count, bundles.columns, bundles.held, bundles.held + Block<Config>::warps * bundles.columns, column, queries, params.rows / params.group, [&](int i, int before) {
-    const int b = bundle_of(i), q = step.holder[i], all = chunks.queries[bundles.first[b]], slots = tiles.slots_of(q);
+    const int b = bundles.of_segment(chunks, i), q = step.holder[i], all = chunks.queries[bundles.first[b]], slots = tiles.slots_of(q);
     const Sequence s = step.sequences[q];
     int* const to = offsets + bundles.offsets[b] + (chunks.number[i] - bundles.first[b]) * all + before;
 #pragma unroll 1

@@ -8,7 +8,7 @@ import (
 
 // Given is a decode step as the kernel schedule is given it, which makes the lists on the device that
 // [SharedBuilder] makes of it, or where nothing is shared [Builder]. It keeps what it has listed of a sequence from
-// step to step, as its Placed says. Reuse it: it allocates nothing once it has grown.
+// step to step, as its Layout and Placed say. Reuse it: it allocates nothing once it has grown.
 type Given struct {
 	Sequences []abi.Sequence
 	Segments  []abi.Segment
@@ -98,18 +98,13 @@ func (g *Given) list(sequences []Sequence, o *Options) (Needs, error) {
 		if int(s.QueryBegin) != needs.Queries || len(s.Positions) == 0 || len(s.Positions) > o.Rows/o.Group {
 			return Needs{}, fmt.Errorf("sequence %d: query tokens %d to %d: want 1 to %d of them from %d on", i, s.QueryBegin, int(s.QueryBegin)+len(s.Positions)-1, o.Rows/o.Group, needs.Queries)
 		}
-		kept := i < before && s.Placed != 0 && known.placed == s.Placed && known.layout == s.Layout && to.SegmentBegin == segments && to.SegmentEnd == segments+n && s.Segments[n-1].Own
+		kept := i < before && s.Placed != 0 && known.placed == s.Placed && known.layout == s.Layout && to.SegmentBegin == segments && to.SegmentEnd == segments+n &&
+			s.Segments[n-1].Own && s.right(known.before+int(s.Segments[n-1].Tokens), false, o)
 		*to = abi.Sequence{QueryBegin: s.QueryBegin, QueryCount: int32(len(s.Positions)), SegmentBegin: segments, SegmentEnd: segments + n}
 		g.Segments = resize(g.Segments, max(len(g.Segments), int(segments+n)))
 		of := g.Segments[segments : segments+n]
 		total := 0
 		if kept { // but for own tokens, which are last
-			if err := s.checkPositions(o); err != nil {
-				return Needs{}, fmt.Errorf("sequence %d: %w", i, err)
-			}
-			if err := s.checkSegment(int(n-1), o, false); err != nil {
-				return Needs{}, fmt.Errorf("sequence %d: %w", i, err)
-			}
 			total = known.before + int(s.Segments[n-1].Tokens)
 			of[n-1] = given(&s.Segments[n-1])
 			g.Changed = AppendSpan(g.Changed, segments+n-1, segments+n)

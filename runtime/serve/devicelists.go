@@ -170,7 +170,7 @@ func (d *deviceLists) launch(e *Engine, stream cuda.Stream) error {
 const sparedEvery = 16
 
 // ask queues a copy of what the device has added up, ahead of a copy that settle waits for.
-func (d *deviceLists) ask(e *Engine, stream cuda.Stream) error {
+func (d *deviceLists) ask(e *Engine) error {
 	copier, ok := e.device.(cuda.Copier)
 	if d.steps++; !ok || d.params.Spared == 0 || d.steps%sparedEvery != 0 {
 		return nil
@@ -180,7 +180,7 @@ func (d *deviceLists) ask(e *Engine, stream cuda.Stream) error {
 	}
 	d.answer.data = d.answer.data[:8]
 	d.asked = true
-	return copier.CopyToHostAsync(stream, d.answer.data, d.params.Spared, cuda.Blocks{Bytes: 8, Stride: 8, Count: 1})
+	return copier.CopyToHostAsync(e.stream, d.answer.data, d.params.Spared, cuda.Blocks{Bytes: 8, Stride: 8, Count: 1})
 }
 
 // answered takes the answer, once settle has waited for it.

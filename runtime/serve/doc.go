@@ -38,7 +38,8 @@
 //
 // A host that has no time for it leaves it to the device: a graph with [GraphSize].Lists
 // [ListsByDevice] begins with a kernel that makes the lists, and Schedule only tells the device
-// what the sequences hold. The step takes that kernel's time longer.
+// what the sequences hold. The step takes longer by more than that
+// kernel's own time.
 //
 // # Kernels
 //

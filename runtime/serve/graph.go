@@ -189,12 +189,12 @@ func (g *Graph) Close(ctx context.Context) error {
 	if err := e.device.Synchronize(ctx, e.stream); err != nil {
 		return fmt.Errorf("serve: close a graph: %w", launchError(err))
 	}
-	g.closed = true
 	if d := g.space.device; d != nil {
 		if err := d.last(e); err != nil {
 			return fmt.Errorf("serve: close a graph: %w", launchError(err))
 		}
 	}
+	g.closed = true
 	e.mu.Lock()
 	delete(e.graphs, g)
 	e.mu.Unlock()

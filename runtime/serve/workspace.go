@@ -301,11 +301,6 @@ func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 	if err := w.placePartials(ctx, &a, e); err != nil {
 		return a, err
 	}
-	if w.device != nil {
-		if err := w.device.ask(e, e.stream); err != nil {
-			return a, launchError(err)
-		}
-	}
 	for i := range w.groups {
 		if g := &w.groups[i]; len(g.rotated.lists.Copies) > 0 {
 			if err := g.rotated.place(ctx, e, g.route); err != nil {
@@ -327,6 +322,9 @@ func (w *workspace) upload(ctx context.Context, e *Engine) (addresses, error) {
 	if w.device != nil {
 		if err := w.device.place(ctx, e, w, &a); err != nil {
 			return a, fmt.Errorf("work lists: %w", err)
+		}
+		if err := w.device.ask(e); err != nil {
+			return a, fmt.Errorf("work lists: %w", launchError(err))
 		}
 	}
 	w.used, w.marked = true, false

@@ -7,13 +7,7 @@ inline long long max(long long a, long long b) { return a > b ? a : b; }
 namespace ptx {
 
 // ---- across a warp ----
-inline uint32_t shuffle_bits(uint32_t x, int lane_mask, int line) {
-  float bits;
-  memcpy(&bits, &x, sizeof x);
-  bits = kgen_shuffle_xor(bits, lane_mask, line);
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
+inline uint32_t shuffle_bits(uint32_t x, int lane_mask, int line) { return shuffle(static_cast<int>(x), lane_index() ^ lane_mask, line); }
 inline uint32_t ballot(bool x, int line = __builtin_LINE()) {
   uint32_t lanes = x ? 1u << lane_index() : 0;
   for (int mask = 16; mask > 0; mask /= 2) lanes |= shuffle_bits(lanes, mask, line);

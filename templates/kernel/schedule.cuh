@@ -19,14 +19,10 @@ template <class Config>
 __device__ void list_members(const ScheduleParams& params, const Block<Config>& block, const Step& step, const Chunks& chunks, const Bundles& bundles, const Tiles& tiles) {
   Member* const members = static_cast<Member*>(params.members);
   int* const offsets = static_cast<int*>(params.member_offsets);
-  auto bundle_of = [&](int i) {
-    const int n = chunks.number[i];
-    return n >= 0 ? bundles.bundle[n] : -1;
-  };
-  auto column = [&](int i) { return bundle_of(i) >= 0 ? bundles.column[chunks.number[i]] : -1; };
+  auto column = [&](int i) { return bundles.of_segment(chunks, i) >= 0 ? bundles.column[chunks.number[i]] : -1; };
   auto queries = [&](int i) { return step.sequences[step.holder[i]].query_count; };
   block.rank(step.segment_count, bundles.columns, bundles.held, bundles.held + Block<Config>::warps * bundles.columns, column, queries, params.rows / params.group, [&](int i, int before) {
-    const int b = bundle_of(i), q = step.holder[i], all = chunks.queries[bundles.first[b]], slots = tiles.slots_of(q);
+    const int b = bundles.of_segment(chunks, i), q = step.holder[i], all = chunks.queries[bundles.first[b]], slots = tiles.slots_of(q);
     const Sequence s = step.sequences[q];
     int* const to = offsets + bundles.offsets[b] + (chunks.number[i] - bundles.first[b]) * all + before;
 #pragma unroll 1

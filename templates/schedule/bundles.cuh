@@ -43,6 +43,15 @@ struct Bundles {
     count = start_count = columns = 0;
     spared = 0;
   }
+
+  // The bundle of a segment's chunk; negative: the segment is left to decode.
+  __device__ int of_segment(const Chunks& chunks, int i) const {
+    const int n = chunks.number[i];
+    return n >= 0 ? bundle[n] : -1;
+  }
+  // Of a chunk that is in a bundle: the bundle's keys, and its pieces, before the chunk's.
+  __device__ int keys_before(int n) const { return key[n] - key[first[bundle[n]]]; }
+  __device__ int pieces_before(int n) const { return piece[n] - piece[first[bundle[n]]]; }
 };
 
 // The last token of so many at which a page begins: the last that a cut may move on to.
@@ -128,7 +137,6 @@ struct UnitSearch {
     int low, high;  // units, in multiples of the alignment, of which the least that is coarse enough is one
     int fine[warps];
   } waves[most_waves];
-  int going;
 };
 
 // The most keys of an item: of the units by which so many waves hold all items, that with the least cost.
@@ -184,7 +192,7 @@ template <class Config>
 __device__ void cut_bundles(const ScheduleParams& params, const Block<Config>& block, const Step& step, const Chunks& chunks, Bundles& bundles, UnitSearch& search) {
   const int page = params.page_size, align = (params.shared_keys + page - 1) / page * page;
   auto cut_at = [&](int b, int unit) {
-    const int last = bundles.end[b] - 1, before = bundles.key[last] - bundles.key[bundles.first[b]];
+    const int last = bundles.end[b] - 1, before = bundles.keys_before(last);
     bundles.unit[b] = unit;
     bundles.parts[b] = 1 + (before + last_page(step.segments[chunks.first[last]].tokens, page)) / unit;
   };
@@ -235,8 +243,7 @@ __device__ void place_bundles(const ScheduleParams& params, const Block<Config>&
   auto is_in = [&](int n) { return bundles.bundle[n] >= 0 ? 1 : 0; };
   auto pieces_of = [&](int n) {
     if (!is_in(n)) return 0;
-    const int b = bundles.bundle[n];
-    return 1 + cuts_inside(bundles.key[n] - bundles.key[bundles.first[b]], tokens_of(n), bundles.unit[b], params.page_size);
+    return 1 + cuts_inside(bundles.keys_before(n), tokens_of(n), bundles.unit[bundles.bundle[n]], params.page_size);
   };
   block.sums_before(chunks.count, pieces_of, bundles.piece);
   block.share(bundles.columns, block.sums_before(chunks.count, is_in, bundles.column));
@@ -253,7 +260,7 @@ __device__ void place_bundles(const ScheduleParams& params, const Block<Config>&
   auto chunks_in = [&](int b) { return bundles.end[b] - bundles.first[b]; };
   auto pieces_in = [&](int b) {
     const int last = bundles.end[b] - 1;
-    return bundles.piece[last] + pieces_of(last) - bundles.piece[bundles.first[b]];
+    return bundles.pieces_before(last) + pieces_of(last);
   };
   sums_in_order(block, bundles, [&](int b) { return bundles.tiles[b] * bundles.parts[b]; }, bundles.items);
   sums_in_order(block, bundles, [&](int b) { return queries(b) * bundles.parts[b]; }, bundles.members);
@@ -264,15 +271,12 @@ __device__ void place_bundles(const ScheduleParams& params, const Block<Config>&
   // Which piece each part begins with.
   block.each(chunks.count, [&](int n) {
     if (!is_in(n)) return;
-    const int b = bundles.bundle[n], unit = bundles.unit[b], before = bundles.key[n] - bundles.key[bundles.first[b]];
-    const int piece = bundles.piece[n] - bundles.piece[bundles.first[b]], part = before / unit, pieces = pieces_of(n);
+    const int b = bundles.bundle[n], unit = bundles.unit[b];
+    const int piece = bundles.pieces_before(n), part = bundles.keys_before(n) / unit, pieces = pieces_of(n);
     int* const start = bundles.start + bundles.starts[b];
     int* const owner = bundles.owner + bundles.starts[b];
-    bool begins = piece == 0;
-    if (!begins) {  // where the part before ends with the chunk before
-      const int chunk_before = bundles.key[n - 1] - bundles.key[bundles.first[b]];
-      begins = (chunk_before + last_page(tokens_of(n - 1), params.page_size)) / unit < part;
-    }
+    // A part, if the one before ends with the chunk before.
+    const bool begins = piece == 0 || (bundles.keys_before(n - 1) + last_page(tokens_of(n - 1), params.page_size)) / unit < part;
 #pragma unroll 1
     for (int i = begins ? 0 : 1; i < pieces; ++i) start[part + i] = piece + i, owner[part + i] = b;
     if (n + 1 == bundles.end[b]) start[bundles.parts[b]] = piece + pieces, owner[bundles.parts[b]] = -1;
@@ -309,10 +313,10 @@ __device__ void list_bundles(const ScheduleParams& params, const Block<Config>& 
     const int b = bundles.bundle[n];
     if (b < 0) return;
     const Segment s = step.segments[chunks.first[n]];
-    const int unit = bundles.unit[b], tiles = bundles.tiles[b], before = bundles.key[n] - bundles.key[bundles.first[b]];
+    const int unit = bundles.unit[b], tiles = bundles.tiles[b], before = bundles.keys_before(n);
     const int first_part = before / unit, cuts = cuts_inside(before, s.tokens, unit, page);
     const int offsets = bundles.offsets[b] + (n - bundles.first[b]) * queries(b);
-    int piece = bundles.piece[n] - bundles.piece[bundles.first[b]], begin = 0;
+    int piece = bundles.pieces_before(n), begin = 0;
 #pragma unroll 1
     for (int i = 0; i <= cuts; ++i, ++piece) {
       const int part = first_part + i;

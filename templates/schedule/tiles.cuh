@@ -60,13 +60,9 @@ __device__ __forceinline__ int split_tokens(const ScheduleParams& params, int to
 template <class Config>
 __device__ void cut_tiles(const ScheduleParams& params, const Block<Config>& block, const Step& step, const Chunks& chunks, const Bundles& bundles, const Tiles& tiles) {
   const int page = params.page_size, count = step.segment_count;
-  auto bundle_of = [&](int i) {  // negative: it is left to decode
-    const int n = chunks.number[i];
-    return n >= 0 ? bundles.bundle[n] : -1;
-  };
-  auto keys_left = [&](int i) { return bundle_of(i) < 0 ? step.segments[i].tokens : 0; };
+  auto keys_left = [&](int i) { return bundles.of_segment(chunks, i) < 0 ? step.segments[i].tokens : 0; };
   auto slots_shared = [&](int i) {
-    const int b = bundle_of(i);
+    const int b = bundles.of_segment(chunks, i);
     return b >= 0 && chunks.number[i] == bundles.first[b] ? bundles.parts[b] : 0;
   };
   block.sums_before(count + 1, [&](int i) { return i < count ? keys_left(i) : 0; }, tiles.key);
@@ -80,7 +76,7 @@ __device__ void cut_tiles(const ScheduleParams& params, const Block<Config>& blo
   block.sync();
   auto before_in_tile = [&](int i) { return tiles.key[i] - tiles.key[step.sequences[step.holder[i]].segment_begin]; };
   block.sums_before(count + 1, [&](int i) {
-    if (i == count || bundle_of(i) >= 0) return 0;
+    if (i == count || bundles.of_segment(chunks, i) >= 0) return 0;
     const int q = step.holder[i], tokens = step.segments[i].tokens, before = before_in_tile(i), unit = tiles.unit[q];
     const int part = before / unit, last = tokens > 0 ? (before + last_page(tokens, page)) / unit : 0;
     if (before + tokens < tiles.keys[q]) return tokens > 0 ? 1 + last - part : 0;
@@ -100,13 +96,13 @@ __device__ void list_runs(const ScheduleParams& params, const Block<Config>& blo
   const int page = params.page_size, ends = params.whole ? 0 : 1;
   block.each(step.segment_count, [&](int i) {
     const Segment segment = step.segments[i];
-    const int n = chunks.number[i], tokens = segment.tokens;
-    if (tokens == 0 || n >= 0 && bundles.bundle[n] >= 0) return;
+    const int tokens = segment.tokens;
+    if (tokens == 0 || bundles.of_segment(chunks, i) >= 0) return;
     const int q = step.holder[i], unit = tiles.unit[q], keys = tiles.keys[q];
     const Sequence s = step.sequences[q];
     const int before = tiles.key[i] - tiles.key[s.segment_begin], cuts = tiles.run[i + 1] - tiles.run[i] - 1, part = before / unit;
     const int causal = segment.own && params.causal ? tokens - s.query_count : VISIBLE;
-    const int once = !many && (segment.own || chunks.holds[n] == 1);
+    const int once = !many && (segment.own || chunks.holds[chunks.number[i]] == 1);
 #pragma unroll 1
     for (int c = 0, begin = 0; c <= cuts; ++c) {
       const int end = c < cuts ? next_page((part + c + 1) * unit - before, page) : tokens;
@@ -186,13 +182,12 @@ __device__ int place_items(const ScheduleParams& params, const Block<Config>& bl
   int* const slot_begin = static_cast<int*>(params.slot_begin);
   auto queries = [&](int q) { return step.sequences[q].query_count; };
   auto scratch_levels = [&](int parts) { return params.whole ? 0 : fold_levels(parts); };
-  auto items = [&](int q) { return tiles.items[q]; };
   block.each(step.sequence_count, [&](int q) {
     tiles.per_item[q] = tiles.fold(q) ? per_item : 1;
     tiles.items[q] = tiles.parts[q] == 0 ? 0 : (tiles.parts[q] - 1) / tiles.per_item[q] + 1;
   });
   block.sync();
-  const int item_count = block.sums_before(step.sequence_count, items, tiles.item);
+  const int item_count = block.sums_before(step.sequence_count, [&](int q) { return tiles.items[q]; }, tiles.item);
   const int slots = block.sums_before(step.sequence_count, [&](int q) { return queries(q) * tiles.slots_of(q); }, tiles.slots);
   int last = 0;
   block.each(step.sequence_count, [&](int q) {
