@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/abi"
 )
 
 // All plans every kind of the spec for every target. Targets for which a kind's
@@ -53,7 +54,7 @@ func Choose(s spec.Spec, kind spec.Kind, target spec.Target) (Plan, error) {
 	if usualTiles(s, kind, SM80) == nil {
 		p := Plan{Kind: kind, Family: SM80, Targets: []spec.Target{target}, Warps: 4, MinBlocks: 1}
 		if kind == spec.Schedule { // by one block
-			p.Warps, p.Shared = 32, scheduleShared
+			p.Warps, p.Shared = abi.ScheduleWarps, scheduleShared
 		}
 		return p, nil
 	}
