@@ -42,15 +42,15 @@ func (d dice) scheduleCase(kernels Kernels) scheduleCase {
 		Rows: rows(spec.Decode, 16), Group: group, Causal: d.spec.Masks.Causal, MaxPosition: math.MaxInt32, PageSize: page,
 		Fold: !d.oneIn(4), AtOnce: d.IntN(100), PadItems: 1, PadTokens: 1,
 	}
-	switch d.IntN(4) {
-	case 0:
+	switch d.IntN(5) {
+	case 0, 2: // many
 		o.SplitTokens, o.MaxItems = page*(1+d.IntN(4)), d.IntN(20)
 	case 1: // few cuts, at places that are no page's start
 		o.SplitTokens, o.MaxItems = page+d.IntN(3000), 1+d.IntN(4)
 	default:
 		o = o.FillBy(blocks, o.AtOnce*heads, heads, max(page, 256))
 	}
-	if o.Fold && d.oneIn(3) {
+	if o.Fold && d.oneIn(2) {
 		o.PartsPerItem = 1 << d.IntN(5)
 	}
 	o.Whole = o.Fold && d.oneIn(6)
@@ -125,7 +125,8 @@ func (d dice) heldSequences(mostQueries int) []schedule.Sequence {
 		if d.oneIn(20) {
 			add(page, 0, false)
 		}
-		if own := len(s.Positions) + d.length(longest); !d.oneIn(20) {
+		// Of those whose chunks are shared too, some have own tokens of several parts.
+		if own := len(s.Positions) + d.length(longest*(1+d.IntN(4))); !d.oneIn(20) {
 			add(place(own), int32(own), true)
 		}
 		if d.oneIn(20) { // own tokens between chunks
