@@ -114,14 +114,10 @@ var mutationsSM90 = []mutation{
 }
 
 const (
-	barrierOfR = "ptx::named_barrier_sync(rotator_barrier, threads);"
-	madeR      = "  // all are done with the rotation before\n      make_rotation<Config, threads>(shared.rotation, pointer<float>(params.rope), position - rotation_base(tile), ptx::here(thread));\n      ptx::fence_async_shared();\n" +
-		"      if (first) " + alignedWait + "\n      first = false;\n      "
-
-	alignedWait   = "ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);"
-	waitForPlace  = "[&]() { wait_for_place(part); }"
-	rotateAligned = "rotator.rotate(part, shared.rotation, shared.query[query.stage], " + waitForPlace + ");\n        "
-	clearRotation = "clear_rotation<Config, threads>(shared.rotation, thread);\n"
+	allAligned    = "ptx::named_barrier_sync(rotator_barrier, threads);  // all that is aligned is there"
+	firstAligned  = "ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);"
+	waitForPlace  = "ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][part]), query.parity ^ 1);"
+	publishedPart = "ptx::fence_async_shared();\n      publish(part);"
 	finalRows     = "if (is_final(item)) return {first, 2ll * params.out_token_stride, 2 * Config::v_head_dim};"
 )
 
@@ -129,16 +125,16 @@ const (
 // not among them: R is written through plain pointers, where the emulator looks for no races,
 // and a product is performed when all four warps have made it.)
 var mutationsAligned = []mutation{
-	{"no wait for other warps' aligned queries", spec.Extend, spec.Segment, barrierOfR + madeR + barrierOfR, madeR, false},
-	{"no wait for the first aligned queries", spec.Extend, spec.Segment, "if (first) " + alignedWait, remove, false},
-	{"no wait for a place", spec.Extend, spec.Segment, waitForPlace, "[&]() {}", false},
-	{"no fence behind rotated queries", spec.Extend, spec.Segment, rotateAligned + "ptx::fence_async_shared();", rotateAligned, false},
-	{"queries published before they are there", spec.Extend, spec.Segment, rotateAligned + "ptx::fence_async_shared();\n        publish(part);", "publish(part);\n        " + rotateAligned + "ptx::fence_async_shared();", false},
+	{"no wait for other warps' aligned queries", spec.Extend, spec.Segment, allAligned, remove, false},
+	{"no wait for the first aligned queries", spec.Extend, spec.Segment, firstAligned, remove, false},
+	{"no wait for a place", spec.Extend, spec.Segment, waitForPlace, remove, false},
+	{"no fence behind rotated queries", spec.Extend, spec.Segment, publishedPart, "publish(part);", false},
+	{"queries published before they are there", spec.Extend, spec.Segment, "wait(part);\n", "wait(part);\n      publish(part);\n", false},
 	{"all wait for the first rows alone", spec.Extend, spec.Segment, "return query_parts == 1 ? 0 : row / 64;", "return 0;", false},
 	{"an item without keys, half published", spec.Extend, spec.Segment, "part < shared.query_parts; ++part) wait_for_place(part), publish(part);", "part < 1; ++part) wait_for_place(part), publish(part);", false},
-	{"only the first item's queries are aligned", spec.Extend, spec.Segment, "if (!first) align_queries", "if (false) align_queries", false},
+	{"only the first item's queries are aligned", spec.Extend, spec.Segment, "align_queries<Config, threads, 4>(aligned, params, item, work.kv_head, ptx::here(thread));", remove, false},
 	{"a rotation for each run", spec.Extend, spec.Segment, "tile = next_rotation(params, tile, item.run_end);  // not sooner", "tile = first_tile(params, tile.run + 1, item.run_end);  // not sooner", false},
-	{"R without zeros", spec.Extend, spec.Segment, clearRotation, remove, false},
+	{"R without zeros", spec.Extend, spec.Segment, "i < rotation.size; i +=", "i < 0; i +=", false},
 
 	// Angles.
 	{"aligned with the first token of all", spec.Extend, spec.Segment, "const int position = query_rows<Config>(params, item, work.kv_head).positions[0];", "const int position = pointer<int32_t>(params.positions)[0];", false},
@@ -161,13 +157,13 @@ var mutationsAligned = []mutation{
 	// Places.
 	{"R's blocks swapped", spec.Extend, spec.Segment, "PairPlace::block(pair) * 2 * rotation", "(1 - PairPlace::block(pair)) * 2 * rotation", false},
 	{"R's pairs in another order", spec.Extend, spec.Segment, "PairPlace::index(pair) * (2", "(3 - PairPlace::index(pair)) * (2", false},
-	{"the next unit's block of R", spec.Extend, spec.Segment, "rotation.block(unit + i), stride", "rotation.block(unit), stride", false},
-	{"blocks as far apart as the first unit's", spec.Extend, spec.Segment, "rotation.stride(unit + i) - rotation.stride(0)", "0", false},
+	{"the next unit's block of R", spec.Extend, spec.Segment, "rotation.block(unit), stride, stride", "rotation.block(unit / 2), stride, stride", false},
+	{"blocks as far apart as the first unit's", spec.Extend, spec.Segment, "rotation.stride(unit) - rotation.stride(0)", "0", false},
 	{"aligned chunks swapped", spec.Extend, spec.Segment, "first = make_uint4(pair[0], pair[1], pair[2], pair[3]);", "first = make_uint4(pair[2], pair[3], pair[0], pair[1]);", false},
-	{"registers of a swapped", spec.Extend, spec.Segment, "{low.z, high.z, low.w, high.w}", "{low.z, low.w, high.z, high.w}", false},
-	{"eight rows for sixteen", spec.Extend, spec.Segment, "thread / 32 * 16 + 8 * h + thread % 32 / 4", "thread / 32 * 16 + thread % 32 / 4", false},
-	{"a warp's rows of another chunk", spec.Extend, spec.Segment, "second == 0 ? to_first : to_second", "second != 0 ? to_first : to_second", false},
-	{"the second rows in the first's place", spec.Extend, spec.Segment, "to_row = 64 * part + ptx::here(thread)", "to_row = ptx::here(thread)", false},
+	{"registers of a swapped", spec.Extend, spec.Segment, "rows[i % 2] + unit / 2 * (4 * chunk_bytes) + unit % 2 * 8 + i / 2 * 4", "rows[i / 2] + unit / 2 * (4 * chunk_bytes) + unit % 2 * 8 + i % 2 * 4", false},
+	{"eight rows for sixteen", spec.Extend, spec.Segment, "aligned.row(row + 8)", "aligned.row(row)", false},
+	{"a warp's rows of another chunk", spec.Extend, spec.Segment, "second == 0 ? query.byte(to_row", "second != 0 ? query.byte(to_row", false},
+	{"the second rows in the first's place", spec.Extend, spec.Segment, "ptx::stmatrix_x4(to + part * (64 * query.row_bytes), chunks);", "ptx::stmatrix_x4(to, chunks);", false},
 	{"tokens one over the other", spec.Extend, spec.Segment, "first + row / Config::group * token_bytes", "first", false},
 	{"heads one over the other", spec.Extend, spec.Segment, finalRows, strings.Replace(finalRows, "2 * Config::v_head_dim", "0", 1), false},
 	{"final: heads as far apart as partial results'", spec.Extend, spec.Segment, finalRows, strings.Replace(finalRows, "2 * Config::v_head_dim", "4 * Config::v_head_dim", 1), false},
@@ -269,7 +265,7 @@ func aligned(s *spec.Spec) {
 
 // Those of queries that are rotated in pairs of fp16, with one place for a tile of them.
 var mutationsAlignedPairs = []mutation{
-	{"no wait for a place", spec.Extend, spec.Segment, waitForPlace, "[&]() {}", false},
+	{"no wait for a place", spec.Extend, spec.Segment, waitForPlace, remove, false},
 	{"a place given back once an item", spec.Extend, spec.Segment, "if (Config::queries == 1 && next.exists() && needs_rotation(rotated_base, next)) free_query();", remove, false},
 	{"a place given back for any tile", spec.Extend, spec.Segment, "Config::queries == 1 && next.exists() && needs_rotation(rotated_base, next)", "Config::queries == 1 && next.exists()", false},
 	{"one warpgroup's place for both", spec.Extend, spec.Segment, "shared.query_free[query.stage][part_of_query]", "shared.query_free[query.stage][0]", false},

@@ -949,7 +949,7 @@ __device__ __forceinline__ void rotate_query_to(const Target& target, const Quer
     const int source_token = token * group < rows.count ? token : 0;
     const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
     const int second_chunk = (b - a) * chunk_bytes;
-    Angles angles;
+    Angles angles = {};  // with no value their registers would be taken beyond this function
     const bool has_angle = Units::passed == 0 || unit < Units::rotated, rotated = has_angle || target.scale != 1.f;
     // All loads of some heads are under way before the first is used.
 #pragma unroll 1

@@ -1360,7 +1360,7 @@ __device__ __forceinline__ void rotate_query_to(const Target& target, const Quer
     const int source_token = token * group < rows.count ? token : 0;
     const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
     const int second_chunk = (b - a) * chunk_bytes;
-    Angles angles;
+    Angles angles = {};  // with no value their registers would be taken beyond this function
     const bool has_angle = Units::passed == 0 || unit < Units::rotated, rotated = has_angle || target.scale != 1.f;
     // All loads of some heads are under way before the first is used.
 #pragma unroll 1
@@ -2803,7 +2803,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   ptx::sync_threads();
 
   // The registers of three or four warpgroups, shared out by need. Two have enough.
-  constexpr int copiers_apart = Config::v_head_dim > 128 ? 24 : 32;
+  constexpr int copiers_apart = 24;  // rotators have aligned queries in theirs
   constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
   constexpr int other_registers = (consumers + helper_groups == 4 ? 512 : 504) - consumers * consumer_registers;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all

@@ -302,7 +302,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
 #if KGEN_ROTATED_KEYS
   constexpr int consumer_registers = 192, copiers_apart = 24;  // rotators have a unit's keys and its angles' terms in theirs
 #else
-  constexpr int copiers_apart = Config::v_head_dim > 128 ? 24 : 32;
+  constexpr int copiers_apart = 24;  // rotators have aligned queries in theirs
   constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
 #endif
   constexpr int other_registers = (consumers + helper_groups == 4 ? 512 : 504) - consumers * consumer_registers;

@@ -35,33 +35,48 @@ struct RunRotation {
   alignas(16) Fp16Terms unit[Config::head_dim / 16];
 };
 
-template <class Config, int Threads>
-__device__ __forceinline__ void clear_rotation(RunRotation<Config>&, int) {}
-
-// Pairs that are not rotated have the angle 0.
-template <class Config, int Threads>
-__device__ __forceinline__ void make_rotation(RunRotation<Config>& rotation, const float* rope, int position, int thread) {
-  for (int two = thread; two < Config::head_dim / 4; two += Threads) {
-    float2 a = make_float2(1.f, 0.f), b = a;
-    if (2 * two < Config::rotary_dim / 2) a = angle_at<Config>(rope, position, 2 * two), b = angle_at<Config>(rope, position, 2 * two + 1);
-    rotation.unit[two / 4].set(two % 4, make_float4(a.x, a.y, b.x, b.y));
-  }
-}
-
-// Rotates the aligned queries, of every 64 rows, which a warpgroup's products take, sixteen by each of
+// Rotates an item's aligned queries, of every 64 rows, which a warpgroup's products take, sixteen by each of
 // a warpgroup's warps. A lane has one unit of every few rows.
 template <class Config>
 struct AlignedRotator {
-  static constexpr int unrolled_parts = 1;  // of queries: there are no registers for more
+  static constexpr int threads = 128, parts = Config::rows / 64;
   static constexpr int units = Config::head_dim / 16, rows_at_a_time = 32 / units, turns = 16 / rows_at_a_time;
-  const AlignedQueries<Config>& aligned;
+  RunRotation<Config>& rotation;
   int thread;
+  const AlignedQueries<Config>* aligned;
 
-  __device__ __forceinline__ AlignedRotator(const AlignedQueries<Config>& aligned, int thread) : aligned(aligned), thread(thread) {}
+  __device__ __forceinline__ AlignedRotator(RunRotation<Config>& rotation, int thread) : rotation(rotation), thread(thread) {}
 
-  // Those 64 rows, to where the products with keys take them from, once wait() has returned.
+  // Takes an item's, which stay where they are.
+  __device__ __forceinline__ void take(const AlignedQueries<Config>& queries) { aligned = &queries; }
+
+  // Turns to the run for which they are rotated by `position`. Pairs that are not rotated have the angle 0.
+  __device__ __forceinline__ void turn_to(const float* rope, int position) {
+    ptx::named_barrier_sync(rotator_barrier, threads);  // all are done with the run before
+    const int two = ptx::here(thread);
+    static_assert(Config::head_dim / 4 <= threads, "a thread for every two pairs");
+    if (two < Config::head_dim / 4) {
+      float2 a = make_float2(1.f, 0.f), b = a;
+      if (2 * two < Config::rotary_dim / 2) a = angle_at<Config>(rope, position, 2 * two), b = angle_at<Config>(rope, position, 2 * two + 1);
+      rotation.unit[two / 4].set(two % 4, make_float4(a.x, a.y, b.x, b.y));
+    }
+    ptx::named_barrier_sync(rotator_barrier, threads);
+  }
+
+  // All rows, to where the products with keys take them from, a part's once wait(part) has returned;
+  // publish(part) when they are there.
+  template <class Wait, class Publish>
+  __device__ __forceinline__ void rotate(ColumnTile<Config::rows, Config::head_dim>& query, Wait wait, Publish publish) const {
+#pragma unroll 1
+    for (int part = 0; part < parts; ++part) {
+      rotate_part(part, query, wait);
+      ptx::fence_async_shared();
+      publish(part);
+    }
+  }
+
   template <class Wait>
-  __device__ __forceinline__ void rotate(int part, const RunRotation<Config>& rotation, ColumnTile<Config::rows, Config::head_dim>& query, Wait wait) const {
+  __device__ __forceinline__ void rotate_part(int part, ColumnTile<Config::rows, Config::head_dim>& query, Wait wait) const {
     using Units = RotationUnits<Config>;
     using Element = typename Config::Element;
     // On their way before the wait, and from then on ahead of their use.
@@ -69,13 +84,13 @@ struct AlignedRotator {
     const int lane = ptx::here(thread) % 32, first_row = 64 * part + ptx::here(thread) / 32 * 16 + lane / units, unit = lane % units;
     uint4 coming_x[ahead], coming_y[ahead];
     auto load = [&](int turn) {
-      const unsigned char* from = aligned.row(first_row + turn * rows_at_a_time) + unit * (2 * chunk_bytes);
+      const unsigned char* from = aligned->row(first_row + turn * rows_at_a_time) + unit * (2 * chunk_bytes);
       coming_x[turn % ahead] = ptx::load_16(from), coming_y[turn % ahead] = ptx::load_16(from + chunk_bytes);
     };
 #pragma unroll
     for (int turn = 0; turn < ahead; ++turn) load(turn);
     const Fp16Terms terms = rotation.unit[unit].load();
-    wait();
+    wait(part);
 #pragma unroll
     for (int turn = 0; turn < turns; ++turn) {
       const uint4 u = coming_x[turn % ahead], v = coming_y[turn % ahead];

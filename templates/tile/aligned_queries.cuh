@@ -19,6 +19,8 @@
 
 namespace kgen {
 
+constexpr int rotator_barrier = 5;  // the named barrier of those who rotate
+
 // The rows of an item's aligned queries, for one KV head. A row has head_dim fp16 elements, in an
 // order of their own.
 template <class Config>

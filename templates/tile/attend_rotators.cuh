@@ -18,9 +18,8 @@ __device__ __forceinline__ void align_queries(const AlignedQueries<Config>& alig
   rotate_query_to<Config, Threads, HeadsAtATime>(aligned, rows, pointer<float>(params.rope), rows.positions[0], params.rope_scale, thread);
 }
 
-// Named barriers: of the rotators; and of them and the consumers, who align a block's first
-// queries.
-constexpr int rotator_barrier = 5, first_aligned_barrier = 6;
+// The named barrier of the rotators and the consumers, who align a block's first queries.
+constexpr int first_aligned_barrier = 6;
 template <class Config>
 constexpr int first_align_threads = 2 * Config::rows + rotator_threads<Config>;
 #endif
@@ -86,12 +85,12 @@ template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
   ptx::wait_for_previous_kernel();
   constexpr int threads = rotator_threads<Config>;
-  static_assert(threads == 128, "a warp for sixteen rows of each warpgroup's");
+  static_assert(threads == AlignedRotator<Config>::threads, "a warp for sixteen rows of each warpgroup's");
   RingPlace<Config::queries> query;
   auto publish = [&](int part) { ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage][part])); };
   auto wait_for_place = [&](int part) { ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][part]), query.parity ^ 1); };
   WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
-  clear_rotation<Config, threads>(shared.rotation, thread);
+  AlignedRotator<Config> rotator(shared.rotation, thread);
   bool first = true;
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
@@ -103,24 +102,23 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
       continue;
     }
     const AlignedQueries<Config> aligned(params, item, work.kv_head);
-    if (!first) align_queries<Config, threads, 2>(aligned, params, item, work.kv_head, ptx::here(thread));
     const int position = query_rows<Config>(params, item, work.kv_head).positions[0];
-    const AlignedRotator<Config> rotator(aligned, ptx::here(thread));
-    while (tile.exists()) {
-      ptx::named_barrier_sync(rotator_barrier, threads);  // all are done with the rotation before
-      make_rotation<Config, threads>(shared.rotation, pointer<float>(params.rope), position - rotation_base(tile), ptx::here(thread));
-      ptx::fence_async_shared();
-      if (first) ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);
-      first = false;
-      ptx::named_barrier_sync(rotator_barrier, threads);  // it is there, and all that is aligned
-#pragma unroll AlignedRotator<Config>::unrolled_parts
-      for (int part = 0; part < shared.query_parts; ++part) {
-        rotator.rotate(part, shared.rotation, shared.query[query.stage], [&]() { wait_for_place(part); });
-        ptx::fence_async_shared();
-        publish(part);
-      }
+    auto turn = [&]() { rotator.turn_to(pointer<float>(params.rope), position - rotation_base(tile)); };
+    turn();
+    if (first) {
+      ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);
+    } else {
+      align_queries<Config, threads, 4>(aligned, params, item, work.kv_head, ptx::here(thread));
+      ptx::named_barrier_sync(rotator_barrier, threads);  // all that is aligned is there
+    }
+    first = false;
+    rotator.take(aligned);
+    for (;;) {
+      rotator.rotate(shared.query[query.stage], wait_for_place, publish);
       query.advance();
       tile = next_rotation(params, tile, item.run_end);  // not sooner: it waits for reads, and consumers for the first queries
+      if (!tile.exists()) break;
+      turn();
     }
   }
 }
