@@ -117,6 +117,7 @@ const (
 	allAligned    = "ptx::named_barrier_sync(rotator_barrier, threads);  // all that is aligned is there"
 	firstAligned  = "ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);"
 	waitForPlace  = "ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][part]), query.parity ^ 1);"
+	rotated       = "rotator.rotate(shared.query[query.stage], "
 	publishedPart = "ptx::fence_async_shared();\n      publish(part);"
 	finalRows     = "if (is_final(item)) return {first, 2ll * params.out_token_stride, 2 * Config::v_head_dim};"
 )
@@ -129,7 +130,7 @@ var mutationsAligned = []mutation{
 	{"no wait for the first aligned queries", spec.Extend, spec.Segment, firstAligned, remove, false},
 	{"no wait for a place", spec.Extend, spec.Segment, waitForPlace, remove, false},
 	{"no fence behind rotated queries", spec.Extend, spec.Segment, publishedPart, "publish(part);", false},
-	{"queries published before they are there", spec.Extend, spec.Segment, "wait(part);\n", "wait(part);\n      publish(part);\n", false},
+	{"queries published before they are there", spec.Extend, spec.Segment, rotated + "wait_for_place, publish);", rotated + "[&](int part) { wait_for_place(part), publish(part); }, [](int) {});", false},
 	{"all wait for the first rows alone", spec.Extend, spec.Segment, "return query_parts == 1 ? 0 : row / 64;", "return 0;", false},
 	{"an item without keys, half published", spec.Extend, spec.Segment, "part < shared.query_parts; ++part) wait_for_place(part), publish(part);", "part < 1; ++part) wait_for_place(part), publish(part);", false},
 	{"only the first item's queries are aligned", spec.Extend, spec.Segment, "align_queries<Config, threads, 4>(aligned, params, item, work.kv_head, ptx::here(thread));", remove, false},

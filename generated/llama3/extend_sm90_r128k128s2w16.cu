@@ -2056,7 +2056,8 @@ __device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& valu
 // shared memory has room for one tile of queries, so that consumers wait for the next, and in the
 // time that they have, small products would wait for their large ones.
 //
-// Shared memory has no room for aligned queries. They are where the rows' results will be.
+// Shared memory has no room for aligned queries. They are where the rows' results will be, and those
+// for the matrix units, once an item has them, in the rotators' registers.
 //
 // Aligned queries and the run's cosines and sines are fp16, whose roundings are an eighth of the
 // last one's, to bf16. To have more of its range above 1, queries are scaled by a power of two,
@@ -2167,9 +2168,8 @@ __device__ __forceinline__ void touch(Accumulator<1, Columns>& a) {
 // rows and 128 dimensions it takes the matrix units as long as four keys, and a quarter of
 // the instructions that fp32 arithmetic does.
 //
-// The rotators keep an item's aligned queries in registers from its first run to its last. What a rotation
-// takes of a block is instructions, which come between those of the products with keys: read anew for each
-// run, queries took 2 to 3 percent longer (extend of 512 tokens over 8k, H100).
+// The rotators keep an item's aligned queries in registers from its first run to its last. Read anew for
+// each run they took 2 percent longer (extend of 512 tokens over 8k, H100).
 
 namespace kgen {
 

@@ -3,9 +3,8 @@
 // rows and 128 dimensions it takes the matrix units as long as four keys, and a quarter of
 // the instructions that fp32 arithmetic does.
 //
-// The rotators keep an item's aligned queries in registers from its first run to its last. What a rotation
-// takes of a block is instructions, which come between those of the products with keys: read anew for each
-// run, queries took 2 to 3 percent longer (extend of 512 tokens over 8k, H100).
+// The rotators keep an item's aligned queries in registers from its first run to its last. Read anew for
+// each run they took 2 percent longer (extend of 512 tokens over 8k, H100).
 #pragma once
 #include "aligned_queries.cuh"
 #include "warpgroup.cuh"

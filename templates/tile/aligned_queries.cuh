@@ -8,7 +8,8 @@
 // shared memory has room for one tile of queries, so that consumers wait for the next, and in the
 // time that they have, small products would wait for their large ones.
 //
-// Shared memory has no room for aligned queries. They are where the rows' results will be.
+// Shared memory has no room for aligned queries. They are where the rows' results will be, and those
+// for the matrix units, once an item has them, in the rotators' registers.
 //
 // Aligned queries and the run's cosines and sines are fp16, whose roundings are an eighth of the
 // last one's, to bf16. To have more of its range above 1, queries are scaled by a power of two,
