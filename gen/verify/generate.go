@@ -173,6 +173,9 @@ func (d dice) attendCase(kind spec.Kind, tile spec.Tile) attendCase {
 			d.nearCap(&c)
 		}
 	}
+	if c.sharp && loudness <= mostLoudness && c.layoutSeed/16%2 == 0 {
+		d.lateMaxima(&c)
+	}
 	if c.loud = d.spec.Model.DType == spec.FP16 && c.layoutSeed/8%4 == 0 && !c.sharp && !c.capped; c.loud {
 		c.amplify(d.format)
 	}
@@ -197,35 +200,58 @@ func (d dice) attendCase(kind spec.Kind, tile spec.Tile) attendCase {
 // soft cap. It outweighs the others, so that the LSE is the capped score. By chance no score is
 // there: those of large queries are, but by bounds as large as the scores' rounding errors.
 func (d dice) nearCap(c *attendCase) {
-	m, rope := d.spec.Model, d.spec.Rope
 	for _, s := range c.sequences {
-		for t, position := range s.positions {
+		for t := range s.positions {
 			for h := range c.queryHeads {
 				segment, token := d.visible(c, s, t)
 				if segment < 0 || d.oneIn(2) {
 					continue
 				}
-				placed := s.segments[segment]
-				key := c.chunks[placed.chunk].k[(token*c.kvHeads+h/m.Group())*m.HeadDim:][:m.HeadDim]
-				norm2 := 0.0 // with the attention factor
-				for i, x := range key {
-					if i < rope.RotaryDim {
-						x *= rope.AttentionFactor
-					}
-					norm2 += x * x
-				}
-				factor := d.spec.Masks.SoftCap * (1 + d.Float64()) / (d.spec.Scale * norm2)
-				if !(math.Abs(factor) < 100) {
-					continue // a cap that scores don't come near, or a key of zeros
-				}
-				q := oracle.Rotate(rope, key, 1, m.HeadDim, []int{placed.offset + token - position})
-				for i := range q {
-					q[i] = d.format.Round(factor * q[i])
-				}
-				copy(c.q[((s.queryBegin+t)*c.queryHeads+h)*m.HeadDim:], q)
+				d.turn(c, s, t, h, s.segments[segment], token, d.spec.Masks.SoftCap*(1+d.Float64()))
 			}
 		}
 	}
+}
+
+// lateMaxima makes scores small, but for one row of 16, which it turns to a key that it sees, for a score
+// that the first keys' do not foretell. It draws from the case's layout seed, which moves nothing else.
+func (d dice) lateMaxima(c *attendCase) {
+	const score = 64
+	d.Rand = rand.New(rand.NewPCG(c.layoutSeed, score))
+	for i := range c.q {
+		c.q[i] /= score
+	}
+	for _, s := range c.sequences {
+		for t := range s.positions {
+			for h := range c.queryHeads {
+				if segment, token := d.visible(c, s, t); segment >= 0 && d.oneIn(16) {
+					d.turn(c, s, t, h, s.segments[segment], token, score)
+				}
+			}
+		}
+	}
+}
+
+// turn makes the query of a sequence's token and head a multiple of a key, for a score of that height.
+func (d dice) turn(c *attendCase, s sequence, t, h int, segment placed, token int, score float64) {
+	m, rope := d.spec.Model, d.spec.Rope
+	key := c.chunks[segment.chunk].k[(token*c.kvHeads+h/m.Group())*m.HeadDim:][:m.HeadDim]
+	norm2 := 0.0 // with the attention factor
+	for i, x := range key {
+		if i < rope.RotaryDim {
+			x *= rope.AttentionFactor
+		}
+		norm2 += x * x
+	}
+	factor := score / (d.spec.Scale * norm2)
+	if !(math.Abs(factor) < 100) {
+		return // a score that is not come near, or a key of zeros
+	}
+	q := oracle.Rotate(rope, key, 1, m.HeadDim, []int{segment.offset + token - s.positions[t]})
+	for i := range q {
+		q[i] = d.format.Round(factor * q[i])
+	}
+	copy(c.q[((s.queryBegin+t)*c.queryHeads+h)*m.HeadDim:], q)
 }
 
 // visible is a segment of the sequence and a token of it that query token t sees, or -1 where
