@@ -47,7 +47,7 @@ func sharedBytes(s spec.Spec, p Plan) int {
 		rings := roundUp(tasks*taskBytes+p.Stages*(keyTileBytes+queryIndex), 8) + (2*p.Stages+p.Queries+tasks+p.Results)*barriers + rotationBarriers
 		return roundUp(p.Queries*query+stages+results+kept+rotation+rings, columnAlign)
 	case p.Family == SM90: // struct AttendSm90Shared
-		const flags = 2 * 4
+		const note = 4
 		keyStages, keyBarriers, rotation := p.Stages+1, barriers, 0
 		stages += p.Keys * m.HeadDim * elementBytes
 		if s.RotatesKeys() {
@@ -63,7 +63,7 @@ func sharedBytes(s spec.Spec, p Plan) int {
 			}
 			queryBarriers *= p.BlockRows() / warpgroupRows
 		}
-		rings := works + queryBarriers + roundUp(keyStages*(keyTileBytes+flags), 8) + keyStages*keyBarriers + p.Stages*barriers
+		rings := works + queryBarriers + roundUp(keyStages*(keyTileBytes+note), 8) + keyStages*keyBarriers + p.Stages*barriers
 		return roundUp(p.Queries*query+stages+rotation+rings, columnAlign)
 	case manyRows(p.Kind): // struct AttendShared
 		sums := 2 * (p.Rows / p.Warps / 16) * p.Threads() * 4

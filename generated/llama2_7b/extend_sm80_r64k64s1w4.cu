@@ -932,7 +932,7 @@ struct QueryTile {
   }
 };
 
-// Rotates queries for runs of the given base and hands them to the target, a QueryTile or
+// Rotates queries for runs of the given base, times a factor, and hands them to the target, a QueryTile or
 // AlignedQueries; rows that do not exist become those of the item's first token. A thread
 // takes one unit of one token, for all heads, which share the angles; or, of a target for whose
 // threads those are too much to keep, for as many heads as it takes at a time.
@@ -962,8 +962,7 @@ __device__ __forceinline__ void rotate_query_to(const Target& target, const Quer
         second[h] = ptx::load_16(head + second_chunk);
       }
       if (first_head == first_of_all && has_angle) {
-        // Of whole heads the factor is in the scores' scale.
-        angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, target.scale * (Units::passed == 0 ? 1.f : factor));
+        angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, factor);
       } else if (first_head == first_of_all && rotated) {
         angles = no_angles(target.scale);
       }
@@ -1056,21 +1055,22 @@ struct Softmax {
     return move(m, h, top, scale_log2);
   }
 
-  // Turns that row's scores into weights, and returns the sum of the lane's.
-  template <int Keys>
+  // Turns that row's scores into weights, and returns the sum of the lane's. Plain: scores are exponents,
+  // from which nothing is subtracted.
+  template <bool Plain = false, int Keys>
   __device__ __forceinline__ float weigh_row(Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) const {
-    const float shift = this->shift(m, h, scale_log2);
-    float added[2] = {0.f, 0.f};
+    const float shift = Plain ? 0.f : this->shift(m, h, scale_log2);
+    float added[chains];
 #pragma unroll
     for (int n = 0; n < Keys / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float& score = scores.block[m][n][2 * h + i];
-        score = ptx::exp2_approx(ptx::multiply_add(score, scale_log2, -shift));
-        added[i % chains] += score;
+        score = ptx::exp2_approx(Plain ? score : ptx::multiply_add(score, scale_log2, -shift));
+        added[i % chains] = n == 0 && i < chains ? score : added[i % chains] + score;
       }
     }
-    return added[0] + added[1];
+    return chains == 1 ? added[0] : added[0] + added[chains - 1];
   }
 
   // What is subtracted from the exponents. A row that has seen no key yet has maximum
@@ -1079,20 +1079,28 @@ struct Softmax {
     return maximum[m][h] == -ptx::infinity() ? 0.f : maximum[m][h] * scale_log2;
   }
 
-  // Lets rows that have seen no key yet begin with a tile's maximum. Returns whether every
-  // row of the warp has seen one now.
+  // Lets rows that have seen no key yet begin with a tile's maximum, or with 0 where that is at most
+  // `near` from it. Returns whether every row of the warp has seen one now.
   template <int Keys>
-  __device__ __forceinline__ bool start(const Accumulator<MTiles, Keys>& scores) {
+  __device__ __forceinline__ bool start(const Accumulator<MTiles, Keys>& scores, float near) {
     bool started = true;
 #pragma unroll
     for (int m = 0; m < MTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float top = row_maximum(scores, m, h);
-        if (maximum[m][h] == -ptx::infinity()) maximum[m][h] = top;
+        if (maximum[m][h] == -ptx::infinity()) maximum[m][h] = -near <= top && top <= near ? 0.f : top;
         started = started && maximum[m][h] != -ptx::infinity();
       }
     return !ptx::any(!started);
+  }
+
+  // Whether no row of the warp subtracts anything.
+  __device__ __forceinline__ bool plain() const {
+    bool plain = true;
+#pragma unroll
+    for (int m = 0; m < MTiles; ++m) plain = plain && maximum[m][0] == 0.f && maximum[m][1] == 0.f;
+    return !ptx::any(!plain);
   }
 
   // Moves a row's maximum, and returns as follow_row.
@@ -1213,6 +1221,13 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
   const OwnTokens own = own_tokens<Config>(item);
   const int token = own.first + (row < own.count * Config::group ? row / Config::group : 0);
   return visible_keys<Config>(tile, item.q_index + token, pointer<int32_t>(params.positions)[item.q_begin + token], tile.offset);
+}
+
+// What the dimensions of queries that are rotated are multiplied by then.
+template <class Config>
+__device__ __forceinline__ float query_factor(const AttendParams& params) {
+  // Of whole heads rope_scale is in the scores' scale.
+  return Config::rotary_dim == Config::head_dim ? Config::query_scale : Config::query_scale * params.rope_scale;
 }
 
 // The factor from a score to its exponent of 2 in the softmax.
@@ -1527,7 +1542,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
     if (thread == 0) shared.tile[last_slot] = tile_after<keys>(params, shared.tile[value_slot], item.run_end);
 
     if (needs_rotation(rotated_base, tile)) {
-      rotate_query<Config, threads, 4>(query_rows<Config>(params, item, kv_head), rope, rotation_base(tile), params.rope_scale, thread, shared.query);
+      rotate_query<Config, threads, 4>(query_rows<Config>(params, item, kv_head), rope, rotation_base(tile), query_factor<Config>(params), thread, shared.query);
       ptx::sync_threads();
       rotated_base = rotation_base(tile);
     }

@@ -1343,7 +1343,7 @@ struct QueryTile {
   }
 };
 
-// Rotates queries for runs of the given base and hands them to the target, a QueryTile or
+// Rotates queries for runs of the given base, times a factor, and hands them to the target, a QueryTile or
 // AlignedQueries; rows that do not exist become those of the item's first token. A thread
 // takes one unit of one token, for all heads, which share the angles; or, of a target for whose
 // threads those are too much to keep, for as many heads as it takes at a time.
@@ -1373,8 +1373,7 @@ __device__ __forceinline__ void rotate_query_to(const Target& target, const Quer
         second[h] = ptx::load_16(head + second_chunk);
       }
       if (first_head == first_of_all && has_angle) {
-        // Of whole heads the factor is in the scores' scale.
-        angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, target.scale * (Units::passed == 0 ? 1.f : factor));
+        angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, factor);
       } else if (first_head == first_of_all && rotated) {
         angles = no_angles(target.scale);
       }
@@ -1467,21 +1466,22 @@ struct Softmax {
     return move(m, h, top, scale_log2);
   }
 
-  // Turns that row's scores into weights, and returns the sum of the lane's.
-  template <int Keys>
+  // Turns that row's scores into weights, and returns the sum of the lane's. Plain: scores are exponents,
+  // from which nothing is subtracted.
+  template <bool Plain = false, int Keys>
   __device__ __forceinline__ float weigh_row(Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) const {
-    const float shift = this->shift(m, h, scale_log2);
-    float added[2] = {0.f, 0.f};
+    const float shift = Plain ? 0.f : this->shift(m, h, scale_log2);
+    float added[chains];
 #pragma unroll
     for (int n = 0; n < Keys / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float& score = scores.block[m][n][2 * h + i];
-        score = ptx::exp2_approx(ptx::multiply_add(score, scale_log2, -shift));
-        added[i % chains] += score;
+        score = ptx::exp2_approx(Plain ? score : ptx::multiply_add(score, scale_log2, -shift));
+        added[i % chains] = n == 0 && i < chains ? score : added[i % chains] + score;
       }
     }
-    return added[0] + added[1];
+    return chains == 1 ? added[0] : added[0] + added[chains - 1];
   }
 
   // What is subtracted from the exponents. A row that has seen no key yet has maximum
@@ -1490,20 +1490,28 @@ struct Softmax {
     return maximum[m][h] == -ptx::infinity() ? 0.f : maximum[m][h] * scale_log2;
   }
 
-  // Lets rows that have seen no key yet begin with a tile's maximum. Returns whether every
-  // row of the warp has seen one now.
+  // Lets rows that have seen no key yet begin with a tile's maximum, or with 0 where that is at most
+  // `near` from it. Returns whether every row of the warp has seen one now.
   template <int Keys>
-  __device__ __forceinline__ bool start(const Accumulator<MTiles, Keys>& scores) {
+  __device__ __forceinline__ bool start(const Accumulator<MTiles, Keys>& scores, float near) {
     bool started = true;
 #pragma unroll
     for (int m = 0; m < MTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float top = row_maximum(scores, m, h);
-        if (maximum[m][h] == -ptx::infinity()) maximum[m][h] = top;
+        if (maximum[m][h] == -ptx::infinity()) maximum[m][h] = -near <= top && top <= near ? 0.f : top;
         started = started && maximum[m][h] != -ptx::infinity();
       }
     return !ptx::any(!started);
+  }
+
+  // Whether no row of the warp subtracts anything.
+  __device__ __forceinline__ bool plain() const {
+    bool plain = true;
+#pragma unroll
+    for (int m = 0; m < MTiles; ++m) plain = plain && maximum[m][0] == 0.f && maximum[m][1] == 0.f;
+    return !ptx::any(!plain);
   }
 
   // Moves a row's maximum, and returns as follow_row.
@@ -1631,6 +1639,13 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
   const int token = own.first + (row < own.count * Config::group ? row / Config::group : 0);
   const int position = pointer<int32_t>(params.positions)[members_of(params, item)[token].token];
   return visible_keys<Config>(tile, 0, position, pointer<int32_t>(params.member_offsets)[tile.offset + token]);
+}
+
+// What the dimensions of queries that are rotated are multiplied by then.
+template <class Config>
+__device__ __forceinline__ float query_factor(const AttendParams& params) {
+  // Of whole heads rope_scale is in the scores' scale.
+  return Config::rotary_dim == Config::head_dim ? Config::query_scale : Config::query_scale * params.rope_scale;
 }
 
 // The factor from a score to its exponent of 2 in the softmax.
@@ -2081,6 +2096,32 @@ namespace kgen {
 template <class Config>
 constexpr bool rotates_apart = Config::rotators == 4;
 
+// What consumers ask of every tile of keys, in one word: 0 where the tile does not exist.
+struct TileNote {
+  static constexpr int token_bits = 0xff, is_masked = 0x100, is_parts_first = 0x200, is_rotations_first = 0x400;
+  int word;
+
+  template <class Config>
+  __device__ __forceinline__ static TileNote of(const TileOfItem& t) {
+    const KeyTile& tile = t.copies.tile;
+    static_assert(Config::keys <= token_bits, "room for a tile's tokens");
+    if (!tile.exists()) return {0};
+    const int tokens = tile.end - tile.begin;
+    return {(tokens < Config::keys ? tokens : Config::keys) | (needs_mask<Config, Config::keys>(tile, t.q_index) ? is_masked : 0) |
+            (t.begins_part ? is_parts_first : 0) | (needs_rotation(t.base_before, tile) ? is_rotations_first : 0)};
+  }
+
+  __device__ __forceinline__ bool exists() const { return word != 0; }
+  __device__ __forceinline__ int tokens() const { return word & token_bits; }
+  // Whether some row may not see some of its keys.
+  __device__ __forceinline__ bool masked() const { return (word & is_masked) != 0; }
+  // Whether it is the first of a further part, and that for which queries are rotated anew.
+  __device__ __forceinline__ bool begins_part() const { return (word & is_parts_first) != 0; }
+  __device__ __forceinline__ bool begins_rotation() const {
+    return (word & is_rotations_first) != 0;
+  }
+};
+
 template <class Config>
 struct AttendSm90Shared {
   // One more than of values: keys are held until their weights are known to be right, and raw
@@ -2099,9 +2140,8 @@ struct AttendSm90Shared {
   ColumnTile<Config::rows, Config::head_dim> query[Config::queries];
   ColumnTile<Config::keys, Config::head_dim> key[key_stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
-  int masked[key_stages];       // whether some row may not see some of the stage's keys
-  int begins_part[key_stages];  // whether they are a further part's first
-  KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
+  TileNote note[key_stages];  // of the tile of keys in the stage; one that does not exist ends an item
+  KeyTile tile[key_stages];
   alignas(8) Works works;
   unsigned long long query_full[Config::queries][query_parts], query_free[Config::queries][query_parts];
   unsigned long long key_full[key_stages], key_free[key_stages];
@@ -2128,8 +2168,7 @@ struct KeyCopier {
     wait_for_stage(shared.key_free[place.stage], place.parity ^ 1);
     const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
     if (lane == 0) {
-      shared.tile[place.stage] = tile, shared.masked[place.stage] = needs_mask<Config, Config::keys>(tile, t.q_index);
-      shared.begins_part[place.stage] = t.begins_part;
+      shared.tile[place.stage] = tile, shared.note[place.stage] = TileNote::of<Config>(t);
       ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::head_dim>(tile));
     }
     ptx::sync_warp();
@@ -2205,7 +2244,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
       ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][0]), query.parity ^ 1);
       if (!first && tile.exists()) {
         rotate_query<Config, rotator_threads<Config>, rotated_heads<Config>>(rows, pointer<float>(params.rope), rotation_base(tile),
-                                                                             params.rope_scale, thread, shared.query[query.stage]);
+                                                                             query_factor<Config>(params), thread, shared.query[query.stage]);
         ptx::fence_async_shared();
       }
       first = false;
@@ -2228,7 +2267,7 @@ __device__ __forceinline__ void rotate_first_queries(const AttendParams& params,
   const KeyTile tile = first_tile(params, item.run_begin, item.run_end);
   if (!tile.exists()) return;
   rotate_query<Config, Threads, 4>(query_rows<Config>(params, item, work.kv_head), pointer<float>(params.rope), rotation_base(tile),
-                                   params.rope_scale, thread, shared.query[0]);
+                                   query_factor<Config>(params), thread, shared.query[0]);
   ptx::fence_async_shared();
   ptx::named_barrier_sync(1, Threads);
 }
@@ -2578,20 +2617,16 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     output.clear();
     softmax.clear();
 
-    int rotated_base = no_base;
-    auto take_query = [&](const KeyTile& tile) {
-      if (!needs_rotation(rotated_base, tile)) return;
-      if (rotated_base != no_base) {
-        if (Config::queries > 1) free_query();
-        query.advance();
-      }
+    auto take_query_for = [&](const TileNote& next) {
+      if (!next.begins_rotation()) return;
+      if (Config::queries > 1) free_query();
+      query.advance();
       wait_for_query();
-      rotated_base = rotation_base(tile);
     };
     // One place for queries is given back as soon as the last tile for these has its weights: the
     // next ones come under the other warpgroup's products.
-    auto give_query_for = [&](const KeyTile& next) {
-      if (Config::queries == 1 && next.exists() && needs_rotation(rotated_base, next)) free_query();
+    auto give_query_for = [&](const TileNote& next) {
+      if (Config::queries == 1 && next.begins_rotation()) free_query();
     };
     // Warpgroups take turns with the matrix units: then the softmax of one is under the
     // products of the others, and no scores wait for half of another's. A turn is passed by
@@ -2607,12 +2642,11 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
                                                               ptx::shared_address(shared.key[key.stage].bytes));
     };
     auto start_outputs = [&]() { start_weights_times_values<Element, value_columns>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
-    bool masked, begins_part;  // the tile that take_keys gave
+    // One lane reads it, the one that releases the stage.
+    auto note_of = [&](int stage) { return TileNote{ptx::shuffle(lane == 0 ? shared.note[stage].word : 0, 0)}; };
     auto take_keys = [&]() {
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);
-      masked = ptx::shuffle(lane == 0 ? shared.masked[key.stage] : 0, 0);
-      begins_part = Config::folds && ptx::shuffle(lane == 0 ? shared.begins_part[key.stage] : 0, 0);
-      return read_tile(shared.tile[key.stage], lane);
+      return note_of(key.stage);
     };
     auto wait_for_values = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity); };
     // Where the tile is not whole, for which the warpgroups meet: not in anyone's turn.
@@ -2623,8 +2657,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ptx::fence_async_shared();
       ptx::named_barrier_sync(1, consumer_threads);
     };
-    auto mask = [&](const KeyTile& tile, bool masked) {
-      if (masked) {
+    auto mask = [&](int stage, const TileNote& note) {
+      if (note.masked()) {
+        const KeyTile tile = read_tile(shared.tile[stage], lane);
         mask_scores(scores, first_row(), tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
       }
     };
@@ -2634,10 +2669,18 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // in which it sees a key, and further tiles are not searched for theirs, which would take
     // half as long as their exponentials. Where a row's weights go out of range, the warp
     // computes the scores once more, by itself, and that row's maximum moves to theirs. The
-    // others stay as they are: no row's result depends on another's.
+    // others stay as they are: no row's result depends on another's. Of queries that are scaled as they are
+    // rotated scores are exponents, and rows whose first maximum is near 0 subtract nothing: a warp
+    // with no others saves an instruction a score.
+    constexpr float near = -1.f;
+    constexpr int plain = 0;
+    auto find_plain = [&]() {};
+    auto weigh_row = [&](int h) {
+      return plain ? softmax.weigh_row<true>(scores, 0, h, 1.f) : softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
+    };
     auto weigh_again = [&](int stage, float (&added)[2]) {
       query_times_keys<ScoreElement, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
-      mask(read_tile(shared.tile[stage], lane), ptx::shuffle(lane == 0 ? shared.masked[stage] : 0, 0));
+      mask(stage, note_of(stage));
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float most = ptx::maximum(added[h], ptx::shuffle_xor(added[h], 1));
@@ -2651,6 +2694,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           output.scale_row(0, h, factor);
         }
       }
+      find_plain();
     };
 
     auto take_outputs = [&]() {
@@ -2661,31 +2705,32 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     };
 
     Part part = {0, false};
-    const KeyTile tile = take_keys();
+    const TileNote tile = take_keys();
     if (tile.exists()) {
-      take_query(tile);
+      wait_for_query();
       take_turn();
       ptx::wgmma_fence();
       start_scores();
       pass_turn();
       ptx::wgmma_wait<0>();
       touch(scores);
+      mask(key.stage, tile);
       release(shared.key_free[key.stage]);
       key.advance();
-      mask(tile, masked);
-      int started = softmax.start(scores);  // every row (a bool, the compiler spills)
+      int started = softmax.start(scores, near);  // every row (a bool, the compiler spills)
+      find_plain();
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        softmax.sum[0][h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
+        softmax.sum[0][h] = weigh_row(h);
         to_fragments<Element>(weights, scores, h);
       }
 
-      int tokens = tile.end - tile.begin;  // of the values that come next
-      KeyTile next = take_keys();
+      int tokens = tile.tokens();  // of the values that come next
+      TileNote next = take_keys();
       give_query_for(next);
       while (next.exists()) {
         complete_values(tokens);
-        take_query(next);
+        take_query_for(next);
         take_turn();
         ptx::wgmma_fence();
         start_scores();
@@ -2695,16 +2740,19 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         pass_turn();
         ptx::wgmma_wait<1>();  // the scores; the outputs go on
         touch(scores);
+        const int held = key.stage;  // of these keys
         key.advance();
-        auto held = [&]() { return before<AttendSm90Shared<Config>::key_stages>(key.stage); };  // the stage of these keys
-        mask(next, masked);
-        const bool ends_part = begins_part;  // with the values before these
-        Softmax<1> ended = softmax;
-        if (ends_part) softmax.clear(), started = false;
-        if (!started) started = softmax.start(scores);
+        mask(held, next);
+        const bool ends_part = Config::folds && next.begins_part();  // with the values before these
+        Softmax<1> ended;
+        if (ends_part || !started) {
+          if (ends_part) ended = softmax, softmax.clear();
+          started = softmax.start(scores, near);
+          find_plain();
+        }
         float added[2];
-        added[0] = softmax.weigh_row(scores, 0, 0, score_exponent<Config>(params));
-        tokens = next.end - next.begin;
+        added[0] = weigh_row(0);
+        tokens = next.tokens();
         // Here, and not at the top of the loop: with no wait between them the compiler
         // moves the wait for the outputs above the softmax that is to hide them.
         next = take_keys();
@@ -2713,12 +2761,12 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         release(shared.value_free[value.stage]);
         value.advance();
         to_fragments<Element>(weights, scores, 0);
-        added[1] = softmax.weigh_row(scores, 0, 1, score_exponent<Config>(params));
+        added[1] = weigh_row(1);
         to_fragments<Element>(weights, scores, 1);
-        if (ptx::any(added[0] > most_weight<Element> || added[1] > most_weight<Element>)) weigh_again(held(), added);
+        if (ptx::any(added[0] > most_weight<Element> || added[1] > most_weight<Element>)) weigh_again(held, added);
         softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
         ptx::sync_warp();
-        release(shared.key_free[held()]);
+        release(shared.key_free[held]);
         give_query_for(next);
         if (ends_part) {
           // What follows from these would otherwise be in registers throughout.
@@ -2756,7 +2804,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     release(shared.key_free[key.stage]);  // of the tile that does not exist
     key.advance();
 
-    if (rotated_base == no_base) wait_for_query();
+    if (!tile.exists()) wait_for_query();
     if (folded) {
       ends = fold_rows<Config>(params, item, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
     } else if constexpr (rotates_apart<Config>) {

@@ -87,7 +87,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
     if (thread == 0) shared.tile[last_slot] = tile_after<keys>(params, shared.tile[value_slot], item.run_end);
 
     if (needs_rotation(rotated_base, tile)) {
-      rotate_query<Config, threads, 4>(query_rows<Config>(params, item, kv_head), rope, rotation_base(tile), params.rope_scale, thread, shared.query);
+      rotate_query<Config, threads, 4>(query_rows<Config>(params, item, kv_head), rope, rotation_base(tile), query_factor<Config>(params), thread, shared.query);
       ptx::sync_threads();
       rotated_base = rotation_base(tile);
     }

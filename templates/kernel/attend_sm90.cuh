@@ -53,25 +53,21 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     output.clear();
     softmax.clear();
 
-    int rotated_base = no_base;
-    auto take_query = [&](const KeyTile& tile) {
+    auto take_query_for = [&](const TileNote& next) {
 #if !KGEN_ROTATED_PER_RUN
       // The parts of queries that never change would otherwise have their addresses in
       // registers throughout, which outputs of half of all registers do not leave.
       if constexpr (Config::v_head_dim > 128 || rotates_apart<Config>) query.stage = ptx::here(query.stage);
 #endif
-      if (!needs_rotation(rotated_base, tile)) return;
-      if (rotated_base != no_base) {
-        if (Config::queries > 1) free_query();
-        query.advance();
-      }
+      if (!next.begins_rotation()) return;
+      if (Config::queries > 1) free_query();
+      query.advance();
       wait_for_query();
-      rotated_base = rotation_base(tile);
     };
     // One place for queries is given back as soon as the last tile for these has its weights: the
     // next ones come under the other warpgroup's products.
-    auto give_query_for = [&](const KeyTile& next) {
-      if (Config::queries == 1 && next.exists() && needs_rotation(rotated_base, next)) free_query();
+    auto give_query_for = [&](const TileNote& next) {
+      if (Config::queries == 1 && next.begins_rotation()) free_query();
     };
     // Warpgroups take turns with the matrix units: then the softmax of one is under the
     // products of the others, and no scores wait for half of another's. A turn is passed by
@@ -87,16 +83,15 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
                                                               ptx::shared_address(shared.key[key.stage].bytes));
     };
     auto start_outputs = [&]() { start_weights_times_values<Element, value_columns>(output, weights, ptx::shared_address(shared.value[value.stage].bytes)); };
-    bool masked, begins_part;  // the tile that take_keys gave
+    // One lane reads it, the one that releases the stage.
+    auto note_of = [&](int stage) { return TileNote{ptx::shuffle(lane == 0 ? shared.note[stage].word : 0, 0)}; };
     auto take_keys = [&]() {
 #if KGEN_ROTATED_KEYS
       ptx::barrier_wait(ptx::shared_address(&shared.key_rotated[key.stage]), key.parity);
 #else
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);
 #endif
-      masked = ptx::shuffle(lane == 0 ? shared.masked[key.stage] : 0, 0);
-      begins_part = Config::folds && ptx::shuffle(lane == 0 ? shared.begins_part[key.stage] : 0, 0);
-      return read_tile(shared.tile[key.stage], lane);
+      return note_of(key.stage);
     };
     auto wait_for_values = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity); };
     // Where the tile is not whole, for which the warpgroups meet: not in anyone's turn.
@@ -107,11 +102,12 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ptx::fence_async_shared();
       ptx::named_barrier_sync(1, consumer_threads);
     };
-    auto mask = [&](const KeyTile& tile, bool masked) {
+    auto mask = [&](int stage, const TileNote& note) {
 #if KGEN_SOFT_CAP
       cap_scores<Config>(scores, params.scale);
 #endif
-      if (masked) {
+      if (note.masked()) {
+        const KeyTile tile = read_tile(shared.tile[stage], lane);
         mask_scores(scores, first_row(), tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
       }
     };
@@ -121,10 +117,24 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // in which it sees a key, and further tiles are not searched for theirs, which would take
     // half as long as their exponentials. Where a row's weights go out of range, the warp
     // computes the scores once more, by itself, and that row's maximum moves to theirs. The
-    // others stay as they are: no row's result depends on another's.
+    // others stay as they are: no row's result depends on another's. Of queries that are scaled as they are
+    // rotated scores are exponents, and rows whose first maximum is near 0 subtract nothing: a warp
+    // with no others saves an instruction a score.
+#if KGEN_SCALED_QUERIES
+    constexpr float near = 32.f;
+    int plain = 0;
+    auto find_plain = [&]() { plain = softmax.plain(); };
+#else
+    constexpr float near = -1.f;
+    constexpr int plain = 0;
+    auto find_plain = [&]() {};
+#endif
+    auto weigh_row = [&](int h) {
+      return plain ? softmax.weigh_row<true>(scores, 0, h, 1.f) : softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
+    };
     auto weigh_again = [&](int stage, float (&added)[2]) {
       query_times_keys<ScoreElement, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
-      mask(read_tile(shared.tile[stage], lane), ptx::shuffle(lane == 0 ? shared.masked[stage] : 0, 0));
+      mask(stage, note_of(stage));
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float most = ptx::maximum(added[h], ptx::shuffle_xor(added[h], 1));
@@ -138,6 +148,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           output.scale_row(0, h, factor);
         }
       }
+      find_plain();
     };
 
     auto take_outputs = [&]() {
@@ -148,31 +159,32 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     };
 
     Part part = {0, false};
-    const KeyTile tile = take_keys();
+    const TileNote tile = take_keys();
     if (tile.exists()) {
-      take_query(tile);
+      wait_for_query();
       take_turn();
       ptx::wgmma_fence();
       start_scores();
       pass_turn();
       ptx::wgmma_wait<0>();
       touch(scores);
+      mask(key.stage, tile);
       release(shared.key_free[key.stage]);
       key.advance();
-      mask(tile, masked);
-      int started = softmax.start(scores);  // every row (a bool, the compiler spills)
+      int started = softmax.start(scores, near);  // every row (a bool, the compiler spills)
+      find_plain();
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        softmax.sum[0][h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
+        softmax.sum[0][h] = weigh_row(h);
         to_fragments<Element>(weights, scores, h);
       }
 
-      int tokens = tile.end - tile.begin;  // of the values that come next
-      KeyTile next = take_keys();
+      int tokens = tile.tokens();  // of the values that come next
+      TileNote next = take_keys();
       give_query_for(next);
       while (next.exists()) {
         complete_values(tokens);
-        take_query(next);
+        take_query_for(next);
         take_turn();
         ptx::wgmma_fence();
         start_scores();
@@ -182,16 +194,19 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         pass_turn();
         ptx::wgmma_wait<1>();  // the scores; the outputs go on
         touch(scores);
+        const int held = key.stage;  // of these keys
         key.advance();
-        auto held = [&]() { return before<AttendSm90Shared<Config>::key_stages>(key.stage); };  // the stage of these keys
-        mask(next, masked);
-        const bool ends_part = begins_part;  // with the values before these
-        Softmax<1> ended = softmax;
-        if (ends_part) softmax.clear(), started = false;
-        if (!started) started = softmax.start(scores);
+        mask(held, next);
+        const bool ends_part = Config::folds && next.begins_part();  // with the values before these
+        Softmax<1> ended;
+        if (ends_part || !started) {
+          if (ends_part) ended = softmax, softmax.clear();
+          started = softmax.start(scores, near);
+          find_plain();
+        }
         float added[2];
-        added[0] = softmax.weigh_row(scores, 0, 0, score_exponent<Config>(params));
-        tokens = next.end - next.begin;
+        added[0] = weigh_row(0);
+        tokens = next.tokens();
         // Here, and not at the top of the loop: with no wait between them the compiler
         // moves the wait for the outputs above the softmax that is to hide them.
         next = take_keys();
@@ -200,12 +215,12 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         release(shared.value_free[value.stage]);
         value.advance();
         to_fragments<Element>(weights, scores, 0);
-        added[1] = softmax.weigh_row(scores, 0, 1, score_exponent<Config>(params));
+        added[1] = weigh_row(1);
         to_fragments<Element>(weights, scores, 1);
-        if (ptx::any(added[0] > most_weight<Element> || added[1] > most_weight<Element>)) weigh_again(held(), added);
+        if (ptx::any(added[0] > most_weight<Element> || added[1] > most_weight<Element>)) weigh_again(held, added);
         softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
         ptx::sync_warp();
-        release(shared.key_free[held()]);
+        release(shared.key_free[held]);
         give_query_for(next);
         if (ends_part) {
           // What follows from these would otherwise be in registers throughout.
@@ -243,7 +258,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     release(shared.key_free[key.stage]);  // of the tile that does not exist
     key.advance();
 
-    if (rotated_base == no_base) wait_for_query();
+    if (!tile.exists()) wait_for_query();
     if (folded) {
       ends = fold_rows<Config>(params, item, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
     } else if constexpr (rotates_apart<Config>) {

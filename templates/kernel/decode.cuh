@@ -66,7 +66,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
   for (int stage = 0; tile.exists(); tile = skip(tile, warps), stage = after<stages>(stage)) {
     load_next();  // into the stage that the previous tile has left
     if (needs_rotation(rotated_base, tile)) {
-      rotate_query<Config, 32, 4>(rows, rope, rotation_base(tile), params.rope_scale, lane, mine.query);
+      rotate_query<Config, 32, 4>(rows, rope, rotation_base(tile), query_factor<Config>(params), lane, mine.query);
       rotated_base = rotation_base(tile);
     }
     ptx::cp_async_wait<stages - 1>();

@@ -121,7 +121,7 @@ __device__ __forceinline__ void rotate_for_decode(const AttendParams& params, De
         if (!needs_rotation(base, tile)) continue;
         base = rotation_base(tile);
         wait_for_stage(shared.query_free[place.stage], place.parity ^ 1);
-        rotate_query<Config, 32, 4>(rows, pointer<float>(params.rope), base, params.rope_scale, lane, shared.query[place.stage]);
+        rotate_query<Config, 32, 4>(rows, pointer<float>(params.rope), base, query_factor<Config>(params), lane, shared.query[place.stage]);
         ptx::barrier_arrive(ptx::shared_address(&shared.query_full[place.stage]));
         place.advance();
       }

@@ -39,7 +39,7 @@ struct RunRotation {
 // a warpgroup's warps. A lane has one unit of every few rows.
 template <class Config>
 struct AlignedRotator {
-  static constexpr int threads = 128, parts = Config::rows / 64;
+  static constexpr int parts = Config::rows / 64;
   static constexpr int units = Config::head_dim / 16, rows_at_a_time = 32 / units, turns = 16 / rows_at_a_time;
   RunRotation<Config>& rotation;
   int thread;
@@ -52,15 +52,15 @@ struct AlignedRotator {
 
   // Turns to the run for which they are rotated by `position`. Pairs that are not rotated have the angle 0.
   __device__ __forceinline__ void turn_to(const float* rope, int position) {
-    ptx::named_barrier_sync(rotator_barrier, threads);  // all are done with the run before
+    rotators_meet();  // all are done with the run before
     const int two = ptx::here(thread);
-    static_assert(Config::head_dim / 4 <= threads, "a thread for every two pairs");
+    static_assert(Config::head_dim / 4 <= aligned_rotator_threads, "a thread for every two pairs");
     if (two < Config::head_dim / 4) {
       float2 a = make_float2(1.f, 0.f), b = a;
       if (2 * two < Config::rotary_dim / 2) a = angle_at<Config>(rope, position, 2 * two), b = angle_at<Config>(rope, position, 2 * two + 1);
       rotation.unit[two / 4].set(two % 4, make_float4(a.x, a.y, b.x, b.y));
     }
-    ptx::named_barrier_sync(rotator_barrier, threads);
+    rotators_meet();
   }
 
   // All rows, to where the products with keys take them from, a part's once wait(part) has returned;

@@ -73,13 +73,13 @@ struct RunRotation {
 // a warpgroup's warps together.
 template <class Config>
 struct AlignedRotator {
-  static constexpr int threads = 128, parts = Config::rows / 64, units = Config::head_dim / 16;
+  static constexpr int parts = Config::rows / 64, units = Config::head_dim / 16;
   RunRotation<Config>& rotation;
   int thread;
   uint32_t fragment[parts][units][4];  // of aligned queries
 
   __device__ __forceinline__ AlignedRotator(RunRotation<Config>& rotation, int thread) : rotation(rotation), thread(thread) {
-    for (int i = thread * chunk_bytes; i < rotation.size; i += threads * chunk_bytes) ptx::store_16(rotation.bytes + i, make_uint4(0, 0, 0, 0));
+    for (int i = thread * chunk_bytes; i < rotation.size; i += aligned_rotator_threads * chunk_bytes) ptx::store_16(rotation.bytes + i, make_uint4(0, 0, 0, 0));
   }
 
   // Takes an item's, by words: a fragment has those of two rows, and its registers follow one another.
@@ -100,9 +100,9 @@ struct AlignedRotator {
   // Turns to the run for which they are rotated by `position`: makes all of R that is not always zero. Pairs
   // that are not rotated have the angle 0.
   __device__ __forceinline__ void turn_to(const float* rope, int position) {
-    ptx::named_barrier_sync(rotator_barrier, threads);  // all are done with the run before
+    rotators_meet();  // all are done with the run before
     const int i = ptx::here(thread);
-    static_assert(Config::head_dim / 2 <= threads, "a thread for each pair");
+    static_assert(Config::head_dim / 2 <= aligned_rotator_threads, "a thread for each pair");
     if (i < Config::head_dim / 2) {
       const int unit = i / 8, pair = i % 8;
       const float2 a = i < Config::rotary_dim / 2 ? angle_at<Config>(rope, position, i) : make_float2(1.f, 0.f);
@@ -113,7 +113,7 @@ struct AlignedRotator {
       *reinterpret_cast<uint32_t*>(x_row + chunk_bytes) = ptx::pack<ptx::fp16>(sin, cos);
     }
     ptx::fence_async_shared();
-    ptx::named_barrier_sync(rotator_barrier, threads);
+    rotators_meet();
   }
 
   // All rows, to where the products with keys take them from, a part's once wait(part) has returned;

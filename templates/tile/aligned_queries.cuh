@@ -13,14 +13,16 @@
 //
 // Aligned queries and the run's cosines and sines are fp16, whose roundings are an eighth of the
 // last one's, to bf16. To have more of its range above 1, queries are scaled by a power of two,
-// Config::query_scale: elements up to 2^19 in magnitude are right, those above 2^-12 as close as
-// bf16, and smaller ones within 2^-20.
+// Config::query_scale, or by what makes scores exponents, of 64 dimensions three times that: elements up to
+// 2^18 in magnitude are right, those above 2^-12 as close as bf16, and smaller ones within 2^-20.
 #pragma once
 #include "item.cuh"
 
 namespace kgen {
 
-constexpr int rotator_barrier = 5;  // the named barrier of those who rotate
+// Those who rotate: as many threads as a warpgroup has, who meet at a named barrier of their own.
+constexpr int aligned_rotator_threads = 128;
+__device__ __forceinline__ void rotators_meet() { ptx::named_barrier_sync(5, aligned_rotator_threads); }
 
 // The rows of an item's aligned queries, for one KV head. A row has head_dim fp16 elements, in an
 // order of their own.

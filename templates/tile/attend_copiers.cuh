@@ -17,8 +17,7 @@ struct KeyCopier {
     wait_for_stage(shared.key_free[place.stage], place.parity ^ 1);
     const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
     if (lane == 0) {
-      shared.tile[place.stage] = tile, shared.masked[place.stage] = needs_mask<Config, Config::keys>(tile, t.q_index);
-      shared.begins_part[place.stage] = t.begins_part;
+      shared.tile[place.stage] = tile, shared.note[place.stage] = TileNote::of<Config>(t);
       ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::head_dim>(tile));
     }
     ptx::sync_warp();

@@ -15,7 +15,7 @@ constexpr int rotated_heads = Config::rows > 128 ? 1 : Config::v_head_dim > 128 
 template <class Config, int Threads, int HeadsAtATime>
 __device__ __forceinline__ void align_queries(const AlignedQueries<Config>& aligned, const AttendParams& params, const Item& item, int kv_head, int thread) {
   const QueryRows<Config> rows = query_rows<Config>(params, item, kv_head);
-  rotate_query_to<Config, Threads, HeadsAtATime>(aligned, rows, pointer<float>(params.rope), rows.positions[0], params.rope_scale, thread);
+  rotate_query_to<Config, Threads, HeadsAtATime>(aligned, rows, pointer<float>(params.rope), rows.positions[0], query_factor<Config>(params), thread);
 }
 
 // The named barrier of the rotators and the consumers, who align a block's first queries.
@@ -41,7 +41,7 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
     ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][0]), query.parity ^ 1);
     if (!first && tile.exists()) {
       rotate_query<Config, rotator_threads<Config>, 4>(query_rows<Config>(params, pointer<Item>(params.items)[work.item], work.kv_head), rope,
-                                                       rotation_base(tile), params.rope_scale, thread, shared.query[query.stage]);
+                                                       rotation_base(tile), query_factor<Config>(params), thread, shared.query[query.stage]);
       ptx::fence_async_shared();
     }
     first = false;
@@ -84,8 +84,7 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
 template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
   ptx::wait_for_previous_kernel();
-  constexpr int threads = rotator_threads<Config>;
-  static_assert(threads == AlignedRotator<Config>::threads, "a warp for sixteen rows of each warpgroup's");
+  static_assert(rotator_threads<Config> == aligned_rotator_threads, "a warp for sixteen rows of each warpgroup's");
   RingPlace<Config::queries> query;
   auto publish = [&](int part) { ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage][part])); };
   auto wait_for_place = [&](int part) { ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][part]), query.parity ^ 1); };
@@ -108,8 +107,8 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     if (first) {
       ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);
     } else {
-      align_queries<Config, threads, 4>(aligned, params, item, work.kv_head, ptx::here(thread));
-      ptx::named_barrier_sync(rotator_barrier, threads);  // all that is aligned is there
+      align_queries<Config, aligned_rotator_threads, 4>(aligned, params, item, work.kv_head, ptx::here(thread));
+      rotators_meet();  // all that is aligned is there
     }
     first = false;
     rotator.take(aligned);
@@ -139,7 +138,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
       ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][0]), query.parity ^ 1);
       if (!first && tile.exists()) {
         rotate_query<Config, rotator_threads<Config>, rotated_heads<Config>>(rows, pointer<float>(params.rope), rotation_base(tile),
-                                                                             params.rope_scale, thread, shared.query[query.stage]);
+                                                                             query_factor<Config>(params), thread, shared.query[query.stage]);
         ptx::fence_async_shared();
       }
       first = false;
@@ -168,7 +167,7 @@ __device__ __forceinline__ void rotate_first_queries(const AttendParams& params,
   ptx::named_barrier_arrive(first_aligned_barrier, first_align_threads<Config>);
 #else
   rotate_query<Config, Threads, 4>(query_rows<Config>(params, item, work.kv_head), pointer<float>(params.rope), rotation_base(tile),
-                                   params.rope_scale, thread, shared.query[0]);
+                                   query_factor<Config>(params), thread, shared.query[0]);
   ptx::fence_async_shared();
   ptx::named_barrier_sync(1, Threads);
 #endif

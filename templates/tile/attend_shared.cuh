@@ -18,6 +18,36 @@ namespace kgen {
 template <class Config>
 constexpr bool rotates_apart = Config::rotators == 4;
 
+// What consumers ask of every tile of keys, in one word: 0 where the tile does not exist.
+struct TileNote {
+  static constexpr int token_bits = 0xff, is_masked = 0x100, is_parts_first = 0x200, is_rotations_first = 0x400;
+  int word;
+
+  template <class Config>
+  __device__ __forceinline__ static TileNote of(const TileOfItem& t) {
+    const KeyTile& tile = t.copies.tile;
+    static_assert(Config::keys <= token_bits, "room for a tile's tokens");
+    if (!tile.exists()) return {0};
+    const int tokens = tile.end - tile.begin;
+    return {(tokens < Config::keys ? tokens : Config::keys) | (needs_mask<Config, Config::keys>(tile, t.q_index) ? is_masked : 0) |
+            (t.begins_part ? is_parts_first : 0) | (needs_rotation(t.base_before, tile) ? is_rotations_first : 0)};
+  }
+
+  __device__ __forceinline__ bool exists() const { return word != 0; }
+  __device__ __forceinline__ int tokens() const { return word & token_bits; }
+  // Whether some row may not see some of its keys.
+  __device__ __forceinline__ bool masked() const { return (word & is_masked) != 0; }
+  // Whether it is the first of a further part, and that for which queries are rotated anew.
+  __device__ __forceinline__ bool begins_part() const { return (word & is_parts_first) != 0; }
+  __device__ __forceinline__ bool begins_rotation() const {
+#if KGEN_ROTATED_PER_RUN
+    return (word & is_rotations_first) != 0;
+#else
+    return false;
+#endif
+  }
+};
+
 template <class Config>
 struct AttendSm90Shared {
   // One more than of values: keys are held until their weights are known to be right, and raw
@@ -46,9 +76,8 @@ struct AttendSm90Shared {
 #if KGEN_ALIGNED_QUERIES
   RunRotation<Config> rotation;
 #endif
-  int masked[key_stages];       // whether some row may not see some of the stage's keys
-  int begins_part[key_stages];  // whether they are a further part's first
-  KeyTile tile[key_stages];  // that of the keys in the stage; one that does not exist ends an item
+  TileNote note[key_stages];  // of the tile of keys in the stage; one that does not exist ends an item
+  KeyTile tile[key_stages];
   alignas(8) Works works;
   unsigned long long query_full[Config::queries][query_parts], query_free[Config::queries][query_parts];
   unsigned long long key_full[key_stages], key_free[key_stages];

@@ -129,13 +129,28 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
 #endif
 }
 
+// What the dimensions of queries that are rotated are multiplied by then.
+template <class Config>
+__device__ __forceinline__ float query_factor(const AttendParams& params) {
+#if KGEN_SCALED_QUERIES
+  return params.scale * log2_e;
+#else
+  // Of whole heads rope_scale is in the scores' scale.
+  return Config::rotary_dim == Config::head_dim ? Config::query_scale : Config::query_scale * params.rope_scale;
+#endif
+}
+
 // The factor from a score to its exponent of 2 in the softmax.
 template <class Config>
 __device__ __forceinline__ float score_exponent(const AttendParams& params) {
+#if KGEN_SCALED_QUERIES
+  return 1.f;
+#else
 #if KGEN_SOFT_CAP
   return log2_e;  // cap_scores has applied the scale
 #else
   return params.scale * (log2_e / Config::query_scale);
+#endif
 #endif
 }
 

@@ -201,7 +201,7 @@ struct QueryTile {
   }
 };
 
-// Rotates queries for runs of the given base and hands them to the target, a QueryTile or
+// Rotates queries for runs of the given base, times a factor, and hands them to the target, a QueryTile or
 // AlignedQueries; rows that do not exist become those of the item's first token. A thread
 // takes one unit of one token, for all heads, which share the angles; or, of a target for whose
 // threads those are too much to keep, for as many heads as it takes at a time.
@@ -234,8 +234,7 @@ __device__ __forceinline__ void rotate_query_to(const Target& target, const Quer
       }
 #if KGEN_ROPE
       if (first_head == first_of_all && has_angle) {
-        // Of whole heads the factor is in the scores' scale.
-        angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, target.scale * (Units::passed == 0 ? 1.f : factor));
+        angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, factor);
       } else if (first_head == first_of_all && rotated) {
         angles = no_angles(target.scale);
       }

@@ -61,21 +61,22 @@ struct Softmax {
     return move(m, h, top, scale_log2);
   }
 
-  // Turns that row's scores into weights, and returns the sum of the lane's.
-  template <int Keys>
+  // Turns that row's scores into weights, and returns the sum of the lane's. Plain: scores are exponents,
+  // from which nothing is subtracted.
+  template <bool Plain = false, int Keys>
   __device__ __forceinline__ float weigh_row(Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) const {
-    const float shift = this->shift(m, h, scale_log2);
-    float added[2] = {0.f, 0.f};
+    const float shift = Plain ? 0.f : this->shift(m, h, scale_log2);
+    float added[chains];
 #pragma unroll
     for (int n = 0; n < Keys / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float& score = scores.block[m][n][2 * h + i];
-        score = ptx::exp2_approx(ptx::multiply_add(score, scale_log2, -shift));
-        added[i % chains] += score;
+        score = ptx::exp2_approx(Plain ? score : ptx::multiply_add(score, scale_log2, -shift));
+        added[i % chains] = n == 0 && i < chains ? score : added[i % chains] + score;
       }
     }
-    return added[0] + added[1];
+    return chains == 1 ? added[0] : added[0] + added[chains - 1];
   }
 
   // What is subtracted from the exponents. A row that has seen no key yet has maximum
@@ -84,20 +85,28 @@ struct Softmax {
     return maximum[m][h] == -ptx::infinity() ? 0.f : maximum[m][h] * scale_log2;
   }
 
-  // Lets rows that have seen no key yet begin with a tile's maximum. Returns whether every
-  // row of the warp has seen one now.
+  // Lets rows that have seen no key yet begin with a tile's maximum, or with 0 where that is at most
+  // `near` from it. Returns whether every row of the warp has seen one now.
   template <int Keys>
-  __device__ __forceinline__ bool start(const Accumulator<MTiles, Keys>& scores) {
+  __device__ __forceinline__ bool start(const Accumulator<MTiles, Keys>& scores, float near) {
     bool started = true;
 #pragma unroll
     for (int m = 0; m < MTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float top = row_maximum(scores, m, h);
-        if (maximum[m][h] == -ptx::infinity()) maximum[m][h] = top;
+        if (maximum[m][h] == -ptx::infinity()) maximum[m][h] = -near <= top && top <= near ? 0.f : top;
         started = started && maximum[m][h] != -ptx::infinity();
       }
     return !ptx::any(!started);
+  }
+
+  // Whether no row of the warp subtracts anything.
+  __device__ __forceinline__ bool plain() const {
+    bool plain = true;
+#pragma unroll
+    for (int m = 0; m < MTiles; ++m) plain = plain && maximum[m][0] == 0.f && maximum[m][1] == 0.f;
+    return !ptx::any(!plain);
   }
 
   // Moves a row's maximum, and returns as follow_row.
