@@ -2859,20 +2859,20 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       }
     };
 
-    // A softmax is the same whatever is subtracted from its exponents, as long as weights and
-    // sums stay within their range. So what a row subtracts is the maximum of the first tile
-    // in which it sees a key, and further tiles are not searched for theirs, which would take
-    // half as long as their exponentials. Where a row's weights go out of range, the warp
-    // computes the scores once more, by itself, and that row's maximum moves to theirs. The
-    // others stay as they are: no row's result depends on another's. Of queries that are scaled as they are
-    // rotated scores are exponents, and rows whose first maximum is near 0 subtract nothing: a warp
-    // with no others saves an instruction a score.
+    // Of queries that are scaled as they are rotated, scores are exponents, and a row whose first maximum is near
+    // 0 subtracts nothing: a warp of such rows alone saves an instruction a score.
     constexpr float near = -1.f;
     constexpr int plain = 0;
     auto find_plain = [&]() {};
     auto weigh_row = [&](int h) {
       return plain ? softmax.weigh_row<true>(scores, 0, h, 1.f) : softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
     };
+    // A softmax is the same whatever is subtracted from its exponents, as long as weights and
+    // sums stay within their range. So what a row subtracts is the maximum of the first tile
+    // in which it sees a key, and further tiles are not searched for theirs, which would take
+    // half as long as their exponentials. Where a row's weights go out of range, the warp
+    // computes the scores once more, by itself, and that row's maximum moves to theirs. The
+    // others stay as they are: no row's result depends on another's.
     auto weigh_again = [&](int stage, float (&added)[2]) {
       query_times_keys<ScoreElement, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
       mask(stage, note_of(stage));
