@@ -145,6 +145,9 @@ func (d dice) loudness() float64 {
 	return math.Abs(d.spec.Scale) * math.Sqrt(float64(d.spec.Model.HeadDim))
 }
 
+// sharpScores is the deviation of scores in sharp cases.
+const sharpScores = 64
+
 // mostLoudness is as far as queries are drawn smaller, which leaves those of fp16 normal numbers.
 const mostLoudness = 64
 
@@ -163,7 +166,7 @@ func (d dice) attendCase(kind spec.Kind, tile spec.Tile) attendCase {
 	}
 	scores := []float64{1, 1, 1, 4}[d.IntN(4)] // their deviation, up to mostLoudness
 	if c.sharp = c.layoutSeed%8 == 0; c.sharp {
-		scores = 64
+		scores = sharpScores
 	}
 	loudness := d.loudness()
 	c.sharp = c.sharp || loudness > mostLoudness
@@ -200,31 +203,34 @@ func (d dice) attendCase(kind spec.Kind, tile spec.Tile) attendCase {
 // soft cap. It outweighs the others, so that the LSE is the capped score. By chance no score is
 // there: those of large queries are, but by bounds as large as the scores' rounding errors.
 func (d dice) nearCap(c *attendCase) {
+	d.turnRows(c, func() (score float64, turns bool) {
+		if d.oneIn(2) {
+			return 0, false
+		}
+		return d.spec.Masks.SoftCap * (1 + d.Float64()), true
+	})
+}
+
+// lateMaxima makes the scores of a sharp case small, but for one row of 16, which it turns to a key that it sees, for
+// a score that the first keys' do not foretell. It draws from the case's layout seed, which moves nothing else.
+func (d dice) lateMaxima(c *attendCase) {
+	d.Rand = rand.New(rand.NewPCG(c.layoutSeed, sharpScores))
+	for i := range c.q {
+		c.q[i] /= sharpScores
+	}
+	d.turnRows(c, func() (score float64, turns bool) { return sharpScores, d.oneIn(16) })
+}
+
+// turnRows turns the query rows that draw asks for, each to a key that it sees, for a score of the height drawn.
+func (d dice) turnRows(c *attendCase, draw func() (score float64, turns bool)) {
 	for _, s := range c.sequences {
 		for t := range s.positions {
 			for h := range c.queryHeads {
 				segment, token := d.visible(c, s, t)
-				if segment < 0 || d.oneIn(2) {
+				if segment < 0 {
 					continue
 				}
-				d.turn(c, s, t, h, s.segments[segment], token, d.spec.Masks.SoftCap*(1+d.Float64()))
-			}
-		}
-	}
-}
-
-// lateMaxima makes scores small, but for one row of 16, which it turns to a key that it sees, for a score
-// that the first keys' do not foretell. It draws from the case's layout seed, which moves nothing else.
-func (d dice) lateMaxima(c *attendCase) {
-	const score = 64
-	d.Rand = rand.New(rand.NewPCG(c.layoutSeed, score))
-	for i := range c.q {
-		c.q[i] /= score
-	}
-	for _, s := range c.sequences {
-		for t := range s.positions {
-			for h := range c.queryHeads {
-				if segment, token := d.visible(c, s, t); segment >= 0 && d.oneIn(16) {
+				if score, turns := draw(); turns {
 					d.turn(c, s, t, h, s.segments[segment], token, score)
 				}
 			}
