@@ -300,13 +300,13 @@ func canAlign(s spec.Spec, kind spec.Kind) bool {
 		s.Model.VHeadDim >= s.Model.HeadDim && s.Masks.SoftCap == 0
 }
 
-// ScalesQueries reports where family sm90 scales queries to exponents of 2 as it rotates them, so that
-// the softmax need not: where all of them is rotated, so that nothing is rounded once more for that; where the scale
-// leaves what is fp16 of them (Config::query_scale) within its range; and where it is faster: with 128 dimensions products
-// are the limit, and it takes 1 percent longer (prefill and extend, H100), with 64 it takes 3 to 7 percent less.
+// ScalesQueries reports where family sm90 scales queries to exponents of 2 as it rotates them, so that the softmax
+// need not: where all of them is rotated, so that nothing is rounded once more for that; where they are bf16 throughout, as
+// fp16 has no range for it; and where it is faster: with 128 dimensions products are the limit, and it takes 1 percent
+// longer (prefill and extend, H100), with 64 it takes 3 percent less.
 func (p Plan) ScalesQueries(s spec.Spec) bool {
 	return p.Family == SM90 && manyRows(p.Kind) && s.Model.HeadDim <= 64 && s.Model.DType == spec.BF16 && s.Rope.RotaryDim == s.Model.HeadDim &&
-		s.Masks.SoftCap == 0 && s.Scale >= 1./128 && s.Scale <= 1./4
+		s.Masks.SoftCap == 0 && !p.AlignsQueries && !FP16Keys(s, p.Family)
 }
 
 // AlignsPairs reports where aligned queries are rotated for a run in pairs of fp16, and not by the

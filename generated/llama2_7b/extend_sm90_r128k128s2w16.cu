@@ -2076,8 +2076,8 @@ __device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& valu
 //
 // Aligned queries and the run's cosines and sines are fp16, whose roundings are an eighth of the
 // last one's, to bf16. To have more of its range above 1, queries are scaled by a power of two,
-// Config::query_scale, or by what makes scores exponents, of 64 dimensions three times that: elements up to
-// 2^18 in magnitude are right, those above 2^-12 as close as bf16, and smaller ones within 2^-20.
+// Config::query_scale: elements up to 2^19 in magnitude are right, those above 2^-12 as close as
+// bf16, and smaller ones within 2^-20.
 
 namespace kgen {
 
