@@ -30,27 +30,53 @@ struct PairPlace {
   }
 };
 
-// Of every two units a row has four chunks: of each unit the pairs (x, y) of both blocks that are at
-// place t, which are those of the lanes with lane % 4 = t.
+// A row has of each unit a chunk of the pairs (x, y) of its first block and one of its second's.
+template <class Config>
+__device__ __forceinline__ void align_unit(uint4& first, uint4& second, const Angles& a) {
+  uint32_t pair[2][4];
+  AlignedPlaces<Config>::rotate_pairs(first, second, a, [&](int p, float x, float y) { pair[PairPlace::block(p)][PairPlace::index(p)] = ptx::pack<ptx::fp16>(x, y); });
+  first = make_uint4(pair[0][0], pair[0][1], pair[0][2], pair[0][3]);
+  second = make_uint4(pair[1][0], pair[1][1], pair[1][2], pair[1][3]);
+}
+
+// An item's, where its results will be.
 template <class Config>
 struct AlignedQueries : AlignedPlaces<Config> {
   static constexpr bool keeps_angles = true;
   using AlignedPlaces<Config>::AlignedPlaces;
 
   // What rotate_query_to does with a unit.
-  __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
-    uint32_t pair[8];
-    this->rotate_pairs(first, second, a, [&](int p, float x, float y) { pair[2 * PairPlace::index(p) + PairPlace::block(p)] = ptx::pack<ptx::fp16>(x, y); });
-    first = make_uint4(pair[0], pair[1], pair[2], pair[3]);
-    second = make_uint4(pair[4], pair[5], pair[6], pair[7]);
-  }
+  __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const { align_unit<Config>(first, second, a); }
   __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {
     if (token_row >= this->count) return;
-    unsigned char* to = this->rows.bytes(token_row) + head * this->rows.head_bytes + unit / 2 * (4 * chunk_bytes) + unit % 2 * 8;
-    *reinterpret_cast<uint2*>(to) = make_uint2(first.x, first.y);
-    *reinterpret_cast<uint2*>(to + chunk_bytes) = make_uint2(first.z, first.w);
-    *reinterpret_cast<uint2*>(to + 2 * chunk_bytes) = make_uint2(second.x, second.y);
-    *reinterpret_cast<uint2*>(to + 3 * chunk_bytes) = make_uint2(second.z, second.w);
+    unsigned char* to = this->rows.bytes(token_row) + head * this->rows.head_bytes + unit * (2 * chunk_bytes);
+    ptx::store_16(to, first);
+    ptx::store_16(to + chunk_bytes, second);
+  }
+
+  // A fragment of sixteen rows.
+  __device__ __forceinline__ void load(uint32_t (&fragment)[4], int first_row, int unit, int lane) const {
+    const int row = first_row + lane / 4, word = unit * (2 * chunk_bytes) + lane % 4 * 4;
+    const unsigned char* const rows[2] = {this->row(row) + word, this->row(row + 8) + word};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) fragment[i] = *reinterpret_cast<const uint32_t*>(rows[i % 2] + i / 2 * chunk_bytes);
+  }
+};
+
+// The block's first item's, in a place of queries, which has room for rows that do not exist too.
+template <class Config>
+struct FirstAlignedQueries {
+  static constexpr float scale = AlignedPlaces<Config>::scale;
+  static constexpr bool keeps_angles = true;
+  ColumnTile<Config::rows, Config::head_dim>& tile;
+
+  __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const { align_unit<Config>(first, second, a); }
+  __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {
+    ptx::store_16(tile.bytes + tile.byte(token_row + head, 2 * unit), first);
+    ptx::store_16(tile.bytes + tile.byte(token_row + head, 2 * unit + 1), second);
+  }
+  __device__ __forceinline__ void load(uint32_t (&fragment)[4], int first_row, int unit, int lane) const {
+    ptx::ldmatrix_x4(fragment, ptx::shared_address(tile.bytes) + tile.byte(first_row + lane % 16, 2 * unit + lane / 16));
   }
 };
 
@@ -82,18 +108,14 @@ struct AlignedRotator {
     for (int i = thread * chunk_bytes; i < rotation.size; i += aligned_rotator_threads * chunk_bytes) ptx::store_16(rotation.bytes + i, make_uint4(0, 0, 0, 0));
   }
 
-  // Takes an item's, by words: a fragment has those of two rows, and its registers follow one another.
-  __device__ __forceinline__ void take(const AlignedQueries<Config>& aligned) {
+  // Takes an item's.
+  template <class Aligned>
+  __device__ __forceinline__ void take(const Aligned& aligned) {
 #pragma unroll
     for (int part = 0; part < parts; ++part) {
-      const int here = ptx::here(thread), row = 64 * part + here / 32 * 16 + here % 32 / 4, place = here % 4 * chunk_bytes;
-      const unsigned char* const rows[2] = {aligned.row(row) + place, aligned.row(row + 8) + place};
+      const int here = ptx::here(thread);
 #pragma unroll
-      for (int unit = 0; unit < units; ++unit)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          fragment[part][unit][i] = *reinterpret_cast<const uint32_t*>(rows[i % 2] + unit / 2 * (4 * chunk_bytes) + unit % 2 * 8 + i / 2 * 4);
-        }
+      for (int unit = 0; unit < units; ++unit) aligned.load(fragment[part][unit], 64 * part + here / 32 * 16, unit, here % 32);
     }
   }
 
