@@ -7,23 +7,34 @@
 
 namespace kgen {
 
-// A row has of each unit the x of its eight pairs, then the y.
+// An item's, for one KV head, where its results will be. A row has of each unit the x of its eight pairs, then
+// the y.
 template <class Config>
-struct AlignedQueries : AlignedPlaces<Config> {
+struct AlignedQueries {
+  static_assert(Config::v_head_dim >= Config::head_dim, "results have room for queries");
+  static constexpr float scale = Config::query_scale;
   static constexpr bool keeps_angles = false;
-  using AlignedPlaces<Config>::AlignedPlaces;
+  ResultRows<Config> rows;
+  int count;  // rows that exist
+
+  __device__ __forceinline__ static AlignedQueries of(const AttendParams& params, const Item& item, int kv_head, ColumnTile<Config::rows, Config::head_dim>&, PlaceInUse) {
+    return {ResultRows<Config>::of(params, item, kv_head), own_rows<Config>(item)};
+  }
+
+  // Rows that do not exist are the item's first.
+  __device__ __forceinline__ const unsigned char* row(int row) const { return rows.bytes(row < count ? row : 0); }
 
   // What rotate_query_to does with a unit.
   __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
     float x[8], y[8];
-    this->rotate_pairs(first, second, a, [&](int pair, float of_x, float of_y) { x[pair] = of_x, y[pair] = of_y; });
+    align_pairs<Config>(first, second, a, [&](int pair, float of_x, float of_y) { x[pair] = of_x, y[pair] = of_y; });
     auto pack = [](const float(&of)[8], int pair) { return ptx::pack<ptx::fp16>(of[pair], of[pair + 1]); };
     first = make_uint4(pack(x, 0), pack(x, 2), pack(x, 4), pack(x, 6));
     second = make_uint4(pack(y, 0), pack(y, 2), pack(y, 4), pack(y, 6));
   }
   __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {
-    if (token_row >= this->count) return;
-    unsigned char* to = this->rows.bytes(token_row) + head * this->rows.head_bytes + unit * (2 * chunk_bytes);
+    if (token_row >= count) return;
+    unsigned char* to = rows.bytes(token_row) + head * rows.head_bytes + unit * (2 * chunk_bytes);
     ptx::store_16(to, first);
     ptx::store_16(to + chunk_bytes, second);
   }

@@ -30,53 +30,33 @@ struct PairPlace {
   }
 };
 
-// A row has of each unit a chunk of the pairs (x, y) of its first block and one of its second's.
+// An item's, where they will be rotated to, which has room for rows that do not exist too. A row has of each unit a
+// chunk of the pairs (x, y) of its first block and one of its second's.
 template <class Config>
-__device__ __forceinline__ void align_unit(uint4& first, uint4& second, const Angles& a) {
-  uint32_t pair[2][4];
-  AlignedPlaces<Config>::rotate_pairs(first, second, a, [&](int p, float x, float y) { pair[PairPlace::block(p)][PairPlace::index(p)] = ptx::pack<ptx::fp16>(x, y); });
-  first = make_uint4(pair[0][0], pair[0][1], pair[0][2], pair[0][3]);
-  second = make_uint4(pair[1][0], pair[1][1], pair[1][2], pair[1][3]);
-}
-
-// An item's, where its results will be.
-template <class Config>
-struct AlignedQueries : AlignedPlaces<Config> {
+struct AlignedQueries {
+  static constexpr float scale = Config::query_scale;
   static constexpr bool keeps_angles = true;
-  using AlignedPlaces<Config>::AlignedPlaces;
+  ColumnTile<Config::rows, Config::head_dim>& place;
+  PlaceInUse free;
+
+  __device__ __forceinline__ static AlignedQueries of(const AttendParams&, const Item&, int, ColumnTile<Config::rows, Config::head_dim>& place, PlaceInUse free) { return {place, free}; }
 
   // What rotate_query_to does with a unit.
-  __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const { align_unit<Config>(first, second, a); }
+  __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
+    uint32_t block[2][4];
+    align_pairs<Config>(first, second, a, [&](int p, float x, float y) { block[PairPlace::block(p)][PairPlace::index(p)] = ptx::pack<ptx::fp16>(x, y); });
+    first = make_uint4(block[0][0], block[0][1], block[0][2], block[0][3]);
+    second = make_uint4(block[1][0], block[1][1], block[1][2], block[1][3]);
+  }
   __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {
-    if (token_row >= this->count) return;
-    unsigned char* to = this->rows.bytes(token_row) + head * this->rows.head_bytes + unit * (2 * chunk_bytes);
-    ptx::store_16(to, first);
-    ptx::store_16(to + chunk_bytes, second);
+    if (head == 0) free.template wait<Config::rows / 64>();  // under the reads of queries and angles
+    ptx::store_16(place.bytes + place.byte(token_row + head, 2 * unit), first);
+    ptx::store_16(place.bytes + place.byte(token_row + head, 2 * unit + 1), second);
   }
 
   // A fragment of sixteen rows.
   __device__ __forceinline__ void load(uint32_t (&fragment)[4], int first_row, int unit, int lane) const {
-    const int row = first_row + lane / 4, word = unit * (2 * chunk_bytes) + lane % 4 * 4;
-    const unsigned char* const rows[2] = {this->row(row) + word, this->row(row + 8) + word};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) fragment[i] = *reinterpret_cast<const uint32_t*>(rows[i % 2] + i / 2 * chunk_bytes);
-  }
-};
-
-// The block's first item's, in a place of queries, which has room for rows that do not exist too.
-template <class Config>
-struct FirstAlignedQueries {
-  static constexpr float scale = AlignedPlaces<Config>::scale;
-  static constexpr bool keeps_angles = true;
-  ColumnTile<Config::rows, Config::head_dim>& tile;
-
-  __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const { align_unit<Config>(first, second, a); }
-  __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {
-    ptx::store_16(tile.bytes + tile.byte(token_row + head, 2 * unit), first);
-    ptx::store_16(tile.bytes + tile.byte(token_row + head, 2 * unit + 1), second);
-  }
-  __device__ __forceinline__ void load(uint32_t (&fragment)[4], int first_row, int unit, int lane) const {
-    ptx::ldmatrix_x4(fragment, ptx::shared_address(tile.bytes) + tile.byte(first_row + lane % 16, 2 * unit + lane / 16));
+    ptx::ldmatrix_x4(fragment, ptx::shared_address(place.bytes) + place.byte(first_row + lane % 16, 2 * unit + lane / 16));
   }
 };
 
@@ -108,9 +88,8 @@ struct AlignedRotator {
     for (int i = thread * chunk_bytes; i < rotation.size; i += aligned_rotator_threads * chunk_bytes) ptx::store_16(rotation.bytes + i, make_uint4(0, 0, 0, 0));
   }
 
-  // Takes an item's.
-  template <class Aligned>
-  __device__ __forceinline__ void take(const Aligned& aligned) {
+  // Takes an item's: a warp the rows that it will rotate, and store where it took them from.
+  __device__ __forceinline__ void take(const AlignedQueries<Config>& aligned) {
 #pragma unroll
     for (int part = 0; part < parts; ++part) {
       const int here = ptx::here(thread);

@@ -12,23 +12,11 @@ template <class Config>
 constexpr int rotated_heads = Config::rows > 128 ? 1 : Config::v_head_dim > 128 ? 2 : 4;
 
 #if KGEN_ALIGNED_QUERIES
-template <class Config, int Threads, int HeadsAtATime, class Aligned>
-__device__ __forceinline__ void align_queries(const Aligned& aligned, const AttendParams& params, const Item& item, int kv_head, int thread) {
+template <class Config, int Threads>
+__device__ __forceinline__ void align_queries(const AlignedQueries<Config>& aligned, const AttendParams& params, const Item& item, int kv_head, int thread) {
   const QueryRows<Config> rows = query_rows<Config>(params, item, kv_head);
-  rotate_query_to<Config, Threads, HeadsAtATime>(aligned, rows, pointer<float>(params.rope), rows.positions[0], query_factor<Config>(params), thread);
+  rotate_query_to<Config, Threads, 4>(aligned, rows, pointer<float>(params.rope), rows.positions[0], query_factor<Config>(params), thread);
 }
-
-#if KGEN_ALIGNED_PRODUCTS
-// The block's first aligned queries are where they will be rotated, from which they come into registers sooner than
-// from memory: a warp takes its own rows, and then stores these.
-template <class Config>
-__device__ __forceinline__ FirstAlignedQueries<Config> first_aligned(AttendSm90Shared<Config>& shared, const AlignedQueries<Config>&) {
-  return {shared.query[0]};
-}
-#else
-template <class Config>
-__device__ __forceinline__ const AlignedQueries<Config>& first_aligned(AttendSm90Shared<Config>&, const AlignedQueries<Config>& aligned) { return aligned; }
-#endif
 
 // The named barrier of the rotators and the consumers, who align a block's first queries.
 constexpr int first_aligned_barrier = 6;
@@ -112,19 +100,18 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
       first = false;
       continue;
     }
-    const AlignedQueries<Config> aligned(params, item, work.kv_head);
+    const PlaceInUse place = {first ? nullptr : shared.query_free[query.stage], query.parity ^ 1};
+    const auto aligned = AlignedQueries<Config>::of(params, item, work.kv_head, shared.query[query.stage], place);
     const int position = query_rows<Config>(params, item, work.kv_head).positions[0];
     auto turn = [&]() { rotator.turn_to(pointer<float>(params.rope), position - rotation_base(tile)); };
+    turn();
     if (first) {
-      turn();
       ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);
-      rotator.take(first_aligned(shared, aligned));
     } else {
-      align_queries<Config, aligned_rotator_threads, 4>(aligned, params, item, work.kv_head, ptx::here(thread));
+      align_queries<Config, aligned_rotator_threads>(aligned, params, item, work.kv_head, ptx::here(thread));
       rotators_meet();  // all that is aligned is there
-      rotator.take(aligned);
-      turn();  // under the reads
     }
+    rotator.take(aligned);
     first = false;
     for (;;) {
       rotator.rotate(shared.query[query.stage], wait_for_place, publish);
@@ -177,7 +164,7 @@ __device__ __forceinline__ void rotate_first_queries(const AttendParams& params,
   const KeyTile tile = first_tile(params, item.run_begin, item.run_end);
   if (!tile.exists()) return;
 #if KGEN_ALIGNED_QUERIES
-  align_queries<Config, Threads, 4>(first_aligned(shared, AlignedQueries<Config>(params, item, work.kv_head)), params, item, work.kv_head, thread);
+  align_queries<Config, Threads>(AlignedQueries<Config>::of(params, item, work.kv_head, shared.query[0], {}), params, item, work.kv_head, thread);
   ptx::named_barrier_arrive(first_aligned_barrier, first_align_threads<Config>);
 #else
   rotate_query<Config, Threads, 4>(query_rows<Config>(params, item, work.kv_head), pointer<float>(params.rope), rotation_base(tile),
