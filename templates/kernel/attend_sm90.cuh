@@ -28,6 +28,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // Beside a warpgroup that rotates there are fewer, and what these are used for is computed
   // anew too; elsewhere that would only take longer.
   auto where_dear = [](int x) { return rotates_apart<Config> ? ptx::here(x) : x; };
+  // What is not of an item's outputs is found under their last products; but not where there are as few registers
+  // as beside a warpgroup that rotates, or of three: ptxas then waits for each product of the whole loop, and in part
+  // does not say so.
+  constexpr bool ends_under_products = !rotates_apart<Config> && warpgroups < 3;
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
@@ -123,7 +127,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     constexpr int plain = 0;
     auto find_plain = [&]() {};
 #endif
-    auto weigh_row = [&](int h) {
+    auto weigh_row = [&](int h, int plain) {
       return plain ? softmax.weigh_row<true>(scores, 0, h, 1.f) : softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
     };
     // A softmax is the same whatever is subtracted from its exponents, as long as weights and
@@ -175,16 +179,17 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       find_plain();
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        softmax.sum[0][h] = weigh_row(h);
+        softmax.sum[0][h] = weigh_row(h, plain);
         to_fragments<Element>(weights, scores, h);
       }
 
       int tokens = tile.tokens();  // of the values that come next
       TileNote next = take_keys();
       give_query_for(next);
-      while (next.exists()) {
-        complete_values(tokens);
-        take_query_for(next);
+      int held;        // the stage of the keys whose weights are at hand
+      float added[2];  // to the sums by these
+      // The scores of the next tile, under the outputs of the one before.
+      auto find_scores = [&]() {
         take_turn();
         ptx::wgmma_fence();
         start_scores();
@@ -194,34 +199,60 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         pass_turn();
         ptx::wgmma_wait<1>();  // the scores; the outputs go on
         touch(scores);
-        const int held = key.stage;  // of these keys
+        held = key.stage;
         key.advance();
-        mask(held, next);
-        const bool ends_part = Config::folds && next.begins_part();  // with the values before these
-        Softmax<1> ended;
-        if (ends_part || !started) {
-          if (ends_part) ended = softmax, softmax.clear();
-          started = softmax.start(scores, near);
-          find_plain();
-        }
-        float added[2];
-        added[0] = weigh_row(0);
+      };
+      // Its weights. Returns whether they are within their range.
+      auto find_weights = [&](int plain) {
+        added[0] = weigh_row(0, plain);
         tokens = next.tokens();
         // Here, and not at the top of the loop: with no wait between them the compiler
         // moves the wait for the outputs above the softmax that is to hide them.
         next = take_keys();
-        ptx::wgmma_wait<0>();
-        touch(output);
-        release(shared.value_free[value.stage]);
-        value.advance();
+        take_outputs();
         to_fragments<Element>(weights, scores, 0);
-        added[1] = weigh_row(1);
+        added[1] = weigh_row(1, plain);
         to_fragments<Element>(weights, scores, 1);
-        if (ptx::any(added[0] > most_weight<Element> || added[1] > most_weight<Element>)) weigh_again(held, added);
+        return !ptx::any(added[0] > most_weight<Element> || added[1] > most_weight<Element>);
+      };
+      auto finish_tile = [&]() {
         softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
         ptx::sync_warp();
         release(shared.key_free[held]);
         give_query_for(next);
+      };
+      while (next.exists()) {
+        bool within_range, ends_part = false;  // the latter with the values before the tile's
+        Softmax<1> ended;
+#if KGEN_SCALED_QUERIES
+        if (plain && tokens == keys && next.whole<Config>()) {
+          // Most tiles: code that has no branch but the loop's, each of which takes 20 cycles and more.
+          for (;;) {
+            find_scores();
+            within_range = find_weights(1);
+            if (!within_range) break;
+            finish_tile();
+            if (!next.whole<Config>()) break;
+          }
+          plain = started = 1;  // as they were: for the loop they need no registers
+          if (within_range) continue;
+        } else
+#endif
+        {
+          complete_values(tokens);
+          take_query_for(next);
+          find_scores();
+          mask(held, next);
+          ends_part = Config::folds && next.begins_part();
+          if (ends_part || !started) {
+            if (ends_part) ended = softmax, softmax.clear();
+            started = softmax.start(scores, near);
+            find_plain();
+          }
+          within_range = find_weights(plain);
+        }
+        if (!within_range) weigh_again(held, added);
+        finish_tile();
         if (ends_part) {
           // What follows from these would otherwise be in registers throughout.
           fold_rows<Config>(params, item, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
@@ -236,7 +267,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ptx::wgmma_fence();
       start_outputs();
       pass_turn();
-      if constexpr (rotates_apart<Config>) take_outputs();
+      if constexpr (!ends_under_products) take_outputs();
     }
     part.last = true;
     const bool folded = Config::folds && !part.alone();
@@ -247,10 +278,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       softmax.finish();
       ends = row_ends<Config>(params, item, kv_head, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
     };
-    // What is not of an item's outputs is found under their last products. (Beside a warpgroup
-    // that rotates it is not: with as few registers ptxas then waits for each product of the
-    // whole loop, and does not say so.)
-    if constexpr (!rotates_apart<Config>) {
+    if constexpr (ends_under_products) {
       find_rows();
       if (!folded) find_ends();
       if (tile.exists()) take_outputs();
@@ -261,10 +289,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     if (!tile.exists()) wait_for_query();
     if (folded) {
       ends = fold_rows<Config>(params, item, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
-    } else if constexpr (rotates_apart<Config>) {
+    } else if constexpr (!ends_under_products) {
       find_ends();
     }
-    if constexpr (rotates_apart<Config>) find_rows();
+    if constexpr (!ends_under_products) find_rows();
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
     store_rows<Config, 1>(rows, output, ends, where_dear(lane), shared.query[query.stage]);
     free_query();

@@ -35,6 +35,11 @@ struct TileNote {
 
   __device__ __forceinline__ bool exists() const { return word != 0; }
   __device__ __forceinline__ int tokens() const { return word & token_bits; }
+  // Whether it has as many keys as a tile can have, all rows may see them, and nothing begins with it.
+  template <class Config>
+  __device__ __forceinline__ bool whole() const {
+    return word == Config::keys;
+  }
   // Whether some row may not see some of its keys.
   __device__ __forceinline__ bool masked() const { return (word & is_masked) != 0; }
   // Whether it is the first of a further part, and that for which queries are rotated anew.
