@@ -12,7 +12,7 @@ import (
 const mostAccumulators = 192
 
 // threeGroups is the same where three warpgroups attend, of 192 rows.
-const threeGroups = 96
+const threeGroups = 128
 
 // Misfit says why a plan can't be a kernel: what is wrong with a field of its tile.
 type Misfit struct{ Field, Msg string }

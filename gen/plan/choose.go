@@ -258,11 +258,14 @@ func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t s
 		if p.Rotators = rotators(s, kind); canRotateApart(s, kind) && p.BlockRows() == apartRows && t.Warps == attendWarps(apartRows)+apartWarps {
 			p.Rotators = apartWarps
 		}
+		if p.Rows == 192 && p.Keys == 128 {
+			p.Rotators = 0
+		}
 		p.AlignsQueries = p.RotatesApart() && canAlign(s, kind)
 		p.Folds = folds(s, p)
 	}
 	if family == SM90 && manyRows(kind) {
-		if p.Queries = 2; sharedBytes(s, p) > limits[target].SharedPerBlock {
+		if p.Queries = 2; p.Rotators == 0 || sharedBytes(s, p) > limits[target].SharedPerBlock {
 			p.Queries = 1
 		}
 	}

@@ -37,11 +37,15 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   RingPlace<Config::queries> query;
   auto release = [&](unsigned long long& free) { arrive_everywhere(free, lane); };
   const int part_of_query = AttendSm90Shared<Config>::query_part(group_row);
-  auto wait_for_query = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][part_of_query]), query.parity); };
-  auto free_query = [&]() { ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage][part_of_query])); };
+  auto wait_for_query = [&]() {
+    if constexpr (!rotates_own<Config>) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][part_of_query]), query.parity);
+  };
+  auto free_query = [&]() {
+    if constexpr (!rotates_own<Config>) ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage][part_of_query]));
+  };
 
   ptx::wait_for_previous_kernel();
-  rotate_first_queries<Config, consumer_threads>(params, shared, ptx::thread_index());
+  if constexpr (!rotates_own<Config>) rotate_first_queries<Config, consumer_threads>(params, shared, ptx::thread_index());
   // See take_turn: the first turn is warpgroup 0's. (Not by pass_turn, which, kept for the
   // whole function, costs registers that there are not.)
   if (warpgroups > 1 && warpgroup == warpgroups - 1) ptx::named_barrier_arrive(2, 256);
@@ -57,6 +61,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     output.clear();
     softmax.clear();
 
+    // Of the tile of keys that comes next, which is there.
+    auto rotate_own = [&]() {
+      if constexpr (rotates_own<Config>) rotate_own_queries(params, shared, item, kv_head, warpgroup, rotation_base(read_tile(shared.tile[key.stage], lane)));
+    };
     auto take_query_for = [&](const TileNote& next) {
 #if !KGEN_ROTATED_PER_RUN
       // The parts of queries that never change would otherwise have their addresses in
@@ -64,6 +72,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       if constexpr (Config::v_head_dim > 128 || rotates_apart<Config>) query.stage = ptx::here(query.stage);
 #endif
       if (!next.begins_rotation()) return;
+      if constexpr (rotates_own<Config>) return rotate_own();
       if (Config::queries > 1) free_query();
       query.advance();
       wait_for_query();
@@ -165,6 +174,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     Part part = {0, false};
     const TileNote tile = take_keys();
     if (tile.exists()) {
+      rotate_own();
       wait_for_query();
       take_turn();
       ptx::wgmma_fence();
@@ -317,7 +327,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   read_ahead(params, thread);
   if (thread == 0) {
     shared.works.init();
-    for (int s = 0; s < Config::queries; ++s) {
+    for (int s = 0; s < Config::queries && !rotates_own<Config>; ++s) {
       for (unsigned long long& full : shared.query_full[s]) ptx::barrier_init(ptx::shared_address(&full), rotator_threads<Config>);
       for (unsigned long long& free : shared.query_free[s]) ptx::barrier_init(ptx::shared_address(&free), 128 * consumers / AttendSm90Shared<Config>::query_parts);
     }
@@ -346,7 +356,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   constexpr int consumer_registers = 192, copiers_apart = 24;  // rotators have a unit's keys and its angles' terms in theirs
 #else
   constexpr int copiers_apart = 24;  // rotators have aligned queries in theirs
-  constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
+  constexpr int consumer_registers = rotates_own<Config> ? 160 : consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
 #endif
   constexpr int other_registers = (consumers + helper_groups == 4 ? 512 : 504) - consumers * consumer_registers;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all
@@ -366,7 +376,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
 #if KGEN_ROTATED_KEYS
     rotate_queries_and_keys<Config>(params, shared, helper - copier_threads);
 #else
-    rotate_queries<Config>(params, shared, helper - copier_threads);
+    if constexpr (!rotates_own<Config>) rotate_queries<Config>(params, shared, helper - copier_threads);
 #endif
     return;
   }

@@ -154,6 +154,19 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
 #endif
 #endif
 
+// A warpgroup's own rows, for runs of the given base.
+template <class Config>
+__device__ __forceinline__ void rotate_own_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, const Item& item, int kv_head, int warpgroup, int base) {
+  constexpr int rows = 64, threads = 128;
+  using Tile = ColumnTile<Config::rows, Config::head_dim>;
+  auto meet = [&]() { ptx::named_barrier_sync(8 + warpgroup, threads); };
+  meet();  // all are done with those before
+  rotate_query_to<Config, threads, 2, rows>(QueryTile<Config, Tile, false>{shared.query[0]}, query_rows<Config>(params, item, kv_head), pointer<float>(params.rope), base,
+                                            query_factor<Config>(params), ptx::thread_index() % threads, warpgroup * rows);
+  ptx::fence_async_shared();
+  meet();
+}
+
 // The block's first queries: nothing can start before they are there, and the
 // consumers are idle until then, so all of them take a share.
 template <class Config, int Threads>

@@ -18,6 +18,11 @@ namespace kgen {
 template <class Config>
 constexpr bool rotates_apart = Config::rotators == 4;
 
+// Whether each warpgroup that attends rotates its own queries, as those of three must that leave no registers to
+// others.
+template <class Config>
+constexpr bool rotates_own = Config::rotators == 0;
+
 // What consumers ask of every tile of keys, in one word: 0 where the tile does not exist.
 struct TileNote {
   static constexpr int token_bits = 0xff, is_masked = 0x100, is_parts_first = 0x200, is_rotations_first = 0x400;
