@@ -158,10 +158,12 @@ const mostRegisters = 255 // of a thread
 
 // registerLimit is the registers that a thread can have, of a warpgroup that attends where
 // others give up some of theirs: family sm90's of many rows do, and the plans for which it
-// matters have the rotators' and the copiers' warpgroup for that.
+// matters have the rotators' and the copiers' warpgroup for that, or the copiers' for three.
 func registerLimit(m spec.Model, p Plan) int {
-	const unit, beside, besideWide = 8, 192, 208
+	const unit, beside, besideWide, ofThree = 8, 192, 208, 160
 	switch {
+	case p.Family == SM90 && manyRows(p.Kind) && p.Rows == ownRows:
+		return ofThree
 	case (p.AlignsQueries || p.KeysAhead && p.BlockRows() == apartRows) && m.VHeadDim > 128:
 		return besideWide
 	case p.RotatesApart():

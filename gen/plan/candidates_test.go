@@ -110,8 +110,8 @@ func TestMakeRefuses(t *testing.T) {
 		{s, spec.SharedDecode, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(256, 64, 2, 12), Blocks: 1}, "rows", "64, 128 or 192 rows, not 256"},
 		{raw, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(256, 64, 2, 12), Blocks: 1}, "rows", "64, 128 or 192 rows, not 256"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(256, 64, 2, 20), Blocks: 1}, "warps", "12 for 128 rows, or 16 to align queries and rotate them by a warpgroup, not 20"},
-		{s, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(192, 64, 2, 16), Blocks: 1}, "rows", "of 192 rows, a thread has 96 registers"},
-		{raw, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(192, 64, 2, 16), Blocks: 1}, "rows", "none to rotate keys by"},
+		{s, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(192, 64, 2, 16), Blocks: 1}, "rows", "192 rows for 128 keys that need no rotation, of at most 64 dimensions; these are 64 of 128"},
+		{raw, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(192, 128, 2, 16), Blocks: 1}, "rows", "keys that need no rotation"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(64, 64, 2, 8), Blocks: 2}, "blocks", "as one block"},
 		// Aligned queries are of bf16 alone, for the runs of extend, where results have room for them.
 		{fp16, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},

@@ -11,8 +11,9 @@ import (
 // with tiles: more leave too few for the rest.
 const mostAccumulators = 192
 
-// threeGroups is the same where three warpgroups attend, of 192 rows.
-const threeGroups = 128
+// ownKeys and ownDims are the keys of a tile, and the most dimensions, of which three warpgroups attend, each of
+// which rotates its own queries: it has registers for their scores, weights and outputs, and others have none.
+const ownKeys, ownDims = 128, 64
 
 // Misfit says why a plan can't be a kernel: what is wrong with a field of its tile.
 type Misfit struct{ Field, Msg string }
@@ -102,9 +103,9 @@ func checkSM90(s spec.Spec, p Plan, fail refusal) *Misfit {
 		return fail("rows", "family sm90 has tiles of 64, 128 or 192 rows%s, not %d", clusters, p.Rows)
 	case p.BlockRows() < s.Model.Group():
 		return fail("rows", "a block's %d rows of %d can't hold one token's %d query heads of a KV head", p.BlockRows(), p.Rows, s.Model.Group())
-	case !decode && p.Rows == 3*warpgroupRows && (s.RotatesKeys() || registers > threeGroups):
-		return fail("rows", "of 192 rows, a thread has %d registers for scores, weights and outputs, and none to rotate keys by; %d keys and a V head dim of %d take %d",
-			threeGroups, p.Keys, dim, registers)
+	case !decode && p.Rows == ownRows && (s.RotatesKeys() || p.Keys != ownKeys || s.Model.HeadDim > ownDims):
+		return fail("rows", "family sm90 has tiles of %d rows for %d keys that need no rotation, of at most %d dimensions; these are %d of %d",
+			ownRows, ownKeys, ownDims, p.Keys, s.Model.HeadDim)
 	case !decode && p.Warps != attendWarps(p.BlockRows()) && !p.RotatesApart():
 		apart, rows := "", p.BlockRows()
 		if rows == apartRows && canAlign(s, p.Kind) {

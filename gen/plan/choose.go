@@ -177,7 +177,7 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		if m.HeadDim == 64 && !s.RotatesKeys() {
 			if kind == spec.Prefill {
 				// Exponentials then take as long as products: two warpgroups do them while a third multiplies.
-				return append([]spec.Tile{{Rows: 192, Keys: 64, Stages: 3, Warps: 16}}, tiles...)
+				return append([]spec.Tile{{Rows: ownRows, Keys: ownKeys, Stages: 3, Warps: attendWarps(ownRows)}}, tiles...)
 			}
 			tiles[0].Stages = 3 // for which there is room; extend takes 2 to 5 percent less time
 		}
@@ -258,7 +258,7 @@ func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t s
 		if p.Rotators = rotators(s, kind); canRotateApart(s, kind) && p.BlockRows() == apartRows && t.Warps == attendWarps(apartRows)+apartWarps {
 			p.Rotators = apartWarps
 		}
-		if p.Rows == 192 && p.Keys == 128 {
+		if manyRows(kind) && p.Rows == ownRows {
 			p.Rotators = 0
 		}
 		p.AlignsQueries = p.RotatesApart() && canAlign(s, kind)
@@ -337,6 +337,7 @@ func FP16Keys(s spec.Spec, family Family) bool {
 const (
 	apartWarps = 4   // that rotate, beside all others: a warpgroup
 	apartRows  = 128 // of a block, for which four warpgroups share out the registers
+	ownRows    = 192 // of a block, of which each warpgroup that attends rotates its own queries
 
 	clusterRows = 256 // of a tile that a cluster of two blocks shares
 )

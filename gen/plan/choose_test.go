@@ -152,7 +152,6 @@ func TestChooseAlignsQueries(t *testing.T) {
 		{dim64, "auto", "sm90_r128k128s3w12", false},
 		{dim64, "{warps: 16}", "sm90_r128k128s3w16", true},
 		{dim64, "{keys: 64, warps: 16}", "sm90_r128k64s3w16", true},
-		{dim64, "{rows: 192, keys: 64, warps: 16}", "sm90_r192k64s3w16", false}, // has its own sixteen
 		{dim128, "auto", "sm90_r128k128s2w12", false},
 		{dim128, "{warps: 16}", "sm90_r128k128s2w16", true},
 		{masked, "{warps: 16}", "sm90_r128k128s2w16", true},

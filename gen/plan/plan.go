@@ -33,7 +33,8 @@ type Plan struct {
 	// it has rotated, to pages of their own. It is then what it would be for baked keys.
 	KeysAhead bool
 
-	// Rotators is how many of the warps rotate queries or raw keys and do nothing else.
+	// Rotators is how many of the warps rotate queries or raw keys and do nothing else; 0 where each
+	// that attends rotates its own queries.
 	Rotators int
 
 	// Folds says that the kernel takes items of several parts: see abi.Item.

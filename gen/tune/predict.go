@@ -22,7 +22,7 @@ const PredictedGain = 0.3
 const alignedGain = 0.05
 
 // aheadGain is what it must foretell of a plan whose raw keys are rotated ahead of it, and which is
-// then the default of baked keys. Where the default of raw keys rotates each tile of keys again for
+// then the default of baked keys, or that by two blocks. Where the default of raw keys rotates each tile of keys again for
 // each tile of queries, the two differ in little but the rotation, of which the model has a time for
 // either. No other plan is chosen for it.
 const aheadGain = 0.05
@@ -35,7 +35,14 @@ func enough(s spec.Spec, p, usual plan.Plan) float64 {
 	}
 	if p.KeysAhead {
 		ahead, err := plan.Choose(p.Reads(s), p.Kind, p.Targets[0])
-		if ahead.KeysAhead = true; err == nil && ahead.Layout() == p.Layout() {
+		if err != nil {
+			return math.Inf(1)
+		}
+		one := ahead.Layout()
+		one.KeysAhead = true
+		two := one
+		two.Tile.Rows *= 2
+		if l := p.Layout(); l == one || l == two && p.Cluster == 2 {
 			return aheadGain
 		}
 		return math.Inf(1)

@@ -3,7 +3,8 @@
 // one more, one or two warps keep the tensor copies of K and V in flight, and the others
 // rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Where queries
 // are aligned (tile/aligned_queries), and where there is room for it with raw keys, that is
-// another warpgroup's work.
+// another warpgroup's work. Three warpgroups leave no registers to others: each rotates its own
+// queries.
 // Blocks are persistent: the copies and rotations of the next item start under the end of
 // this one.
 #pragma once
@@ -29,9 +30,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // anew too; elsewhere that would only take longer.
   auto where_dear = [](int x) { return rotates_apart<Config> ? ptx::here(x) : x; };
   // What is not of an item's outputs is found under their last products; but not where there are as few registers
-  // as beside a warpgroup that rotates, or of three: ptxas then waits for each product of the whole loop, and in part
-  // does not say so.
-  constexpr bool ends_under_products = !rotates_apart<Config> && warpgroups < 3;
+  // as beside a warpgroup that rotates, or of three: ptxas would wait for each product of the whole loop, and not
+  // always say so.
+  constexpr bool ends_under_products = !rotates_apart<Config> && !rotates_own<Config>;
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
@@ -316,6 +317,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   constexpr int consumers = Config::rows / 64;
   constexpr int helper_groups = rotates_apart<Config> ? 2 : 1;
   static_assert(Config::threads == 128 * (consumers + helper_groups), "a warpgroup for each 64 rows, and one that copies and rotates, or two");
+  static_assert(rotates_own<Config> == (consumers == 3), "three warpgroups that attend, each with queries of its own");
   static_assert(sizeof(AttendSm90Shared<Config>) == Config::shared_bytes, "the plan's shared memory");
   static_assert(Config::v_head_dim <= Config::head_dim, "the outputs are staged in the query tile");
   AttendSm90Shared<Config>& shared = *reinterpret_cast<AttendSm90Shared<Config>*>(ptx::dynamic_shared());
@@ -356,7 +358,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   constexpr int consumer_registers = 192, copiers_apart = 24;  // rotators have a unit's keys and its angles' terms in theirs
 #else
   constexpr int copiers_apart = 24;  // rotators have aligned queries in theirs
-  constexpr int consumer_registers = rotates_own<Config> ? 160 : consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
+  constexpr int consumer_registers = rotates_own<Config> ? 160 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
 #endif
   constexpr int other_registers = (consumers + helper_groups == 4 ? 512 : 504) - consumers * consumer_registers;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all
@@ -392,6 +394,8 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     ValueCopier<Config> values = {params, shared, lane};
     for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, lane}, [&](const TileOfItem& t) { values.copy(t); });
     values.end();
+  } else if constexpr (rotates_own<Config>) {
+    prefetch_queries<Config>(params, shared, helper - 64);
   }
 }
 

@@ -29,8 +29,17 @@ __device__ __forceinline__ int atomic_add(uint32_t* p, int x) {
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(x) : "memory");
   return before;
 }
+// The same in no order with anything else, for which the multiprocessor need not forget what its L1 cache has.
+__device__ __forceinline__ int atomic_add_unordered(uint32_t* p, int x) {
+  int before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(x) : "memory");
+  return before;
+}
 // Starts bringing the line at p into the L2 cache.
 __device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// The same into the multiprocessor's L1 cache.
+__device__ __forceinline__ void prefetch_near(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
 
 // ---- mbarriers ----
 // A barrier is 8 bytes of shared memory, named by its 32-bit address. It completes

@@ -9,7 +9,7 @@ constexpr int rotator_threads = 32 * Config::rotators;
 
 // Of queries, a rotator takes as many heads at a time as it has registers for.
 template <class Config>
-constexpr int rotated_heads = Config::rows > 128 ? 1 : Config::v_head_dim > 128 ? 2 : 4;
+constexpr int rotated_heads = Config::v_head_dim > 128 ? 2 : 4;
 
 #if KGEN_ALIGNED_QUERIES
 template <class Config, int Threads>
@@ -165,6 +165,34 @@ __device__ __forceinline__ void rotate_own_queries(const AttendParams& params, A
                                             query_factor<Config>(params), ptx::thread_index() % threads, warpgroup * rows);
   ptx::fence_async_shared();
   meet();
+}
+
+// Brings an item's queries, and the angles by which a warpgroup will rotate them, near: by the helpers that copy nothing,
+// while the block attends to the item before.
+template <class Config>
+__device__ __forceinline__ void prefetch_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
+  constexpr int threads = 32 * query_prefetchers<Config>, line = 128;
+  constexpr int token_bytes = Config::group * Config::head_dim * 2, angle_bytes = Config::rotary_dim / 2 * static_cast<int>(sizeof(float2));
+  auto prefetch = [&](const void* from, int bytes) {
+    for (int i = 0; i < bytes; i += line) ptx::prefetch_near(static_cast<const unsigned char*>(from) + i);
+  };
+  ptx::wait_for_previous_kernel();
+  WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
+  Work work = first_work(params);  // whose queries are wanted at once
+  while (work.exists()) {
+    work = works.next(params);
+    if (!work.exists()) break;
+    const Item& item = pointer<Item>(params.items)[work.item];
+    const KeyTile tile = first_tile(params, item.run_begin, item.run_end);
+    const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
+    for (int token = thread; tile.exists() && token * Config::group < rows.count; token += threads) {
+      prefetch(rows.source(token), token_bytes);
+#if KGEN_ROPE
+      const AngleRows angles = angle_rows<Config>(pointer<float>(params.rope), rows.rotation(token, rotation_base(tile)));
+      prefetch(angles.low, angle_bytes), prefetch(angles.high, angle_bytes);
+#endif
+    }
+  }
 }
 
 // The block's first queries: nothing can start before they are there, and the

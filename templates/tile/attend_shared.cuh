@@ -22,6 +22,8 @@ constexpr bool rotates_apart = Config::rotators == 4;
 // others.
 template <class Config>
 constexpr bool rotates_own = Config::rotators == 0;
+template <class Config>
+constexpr int query_prefetchers = rotates_own<Config> ? 2 : 0;  // warps that bring these near
 
 // What consumers ask of every tile of keys, in one word: 0 where the tile does not exist.
 struct TileNote {
@@ -64,7 +66,7 @@ struct AttendSm90Shared {
   // ones are rotated first.
   static constexpr int key_stages = Config::stages + 1;
   static constexpr int copiers = Config::rotators == 3 ? 1 : 2;
-  using Works = WorkRing<Config::rows / 16 + Config::rotators + copiers - 1>;  // all warps with work but the finder
+  using Works = WorkRing<Config::rows / 16 + Config::rotators + query_prefetchers<Config> + copiers - 1>;  // all warps with work but the finder
 
   // Queries are published as they come, and their places as they are free: of aligned ones a
   // warpgroup's rows at a time.

@@ -110,7 +110,7 @@ struct WorkFinder {
   __device__ __forceinline__ Work next(const AttendParams& params, int lane) {
     if (params.counter == nullptr) return fixed.next(params);
     int taken = 0;
-    if (lane == 0) taken = ptx::atomic_add(static_cast<uint32_t*>(params.counter), 1);
+    if (lane == 0) taken = ptx::atomic_add_unordered(static_cast<uint32_t*>(params.counter), 1);
     return work_at(params, workers() + ptx::shuffle(taken, 0));
   }
 

@@ -19,12 +19,22 @@ struct AngleTerms {
   bool negative;
 };
 
+// The table's two rows for a position, or for its negative.
+struct AngleRows {
+  const float *low, *high;
+};
+
 template <class Config>
-__device__ __forceinline__ AngleTerms load_angle_terms(const float* rope, int position, int first_pair) {
+__device__ __forceinline__ AngleRows angle_rows(const float* rope, int position) {
   constexpr int row = Config::rotary_dim;  // floats: rotary_dim / 2 pairs of (cos, sin)
   const int magnitude = position < 0 ? -position : position;
-  const float* low = rope + (magnitude & ((1 << Config::rope_low_bits) - 1)) * row + 2 * first_pair;
-  const float* high = rope + ((1 << Config::rope_low_bits) + (magnitude >> Config::rope_low_bits)) * row + 2 * first_pair;
+  return {rope + (magnitude & ((1 << Config::rope_low_bits) - 1)) * row, rope + ((1 << Config::rope_low_bits) + (magnitude >> Config::rope_low_bits)) * row};
+}
+
+template <class Config>
+__device__ __forceinline__ AngleTerms load_angle_terms(const float* rope, int position, int first_pair) {
+  const AngleRows rows = angle_rows<Config>(rope, position);
+  const float *low = rows.low + 2 * first_pair, *high = rows.high + 2 * first_pair;
   AngleTerms terms;
   terms.negative = position < 0;
 #pragma unroll
@@ -65,10 +75,8 @@ __device__ __forceinline__ Angles no_angles(float factor) {
 // (cos, sin) of one pair's angle.
 template <class Config>
 __device__ __forceinline__ float2 angle_at(const float* rope, int position, int pair) {
-  const int magnitude = position < 0 ? -position : position;
-  const float* terms = rope + 2 * pair;
-  const float2 low = *reinterpret_cast<const float2*>(terms + (magnitude & ((1 << Config::rope_low_bits) - 1)) * Config::rotary_dim);
-  const float2 high = *reinterpret_cast<const float2*>(terms + ((1 << Config::rope_low_bits) + (magnitude >> Config::rope_low_bits)) * Config::rotary_dim);
+  const AngleRows rows = angle_rows<Config>(rope, position);
+  const float2 low = reinterpret_cast<const float2*>(rows.low)[pair], high = reinterpret_cast<const float2*>(rows.high)[pair];
   const float sine = high.y * low.x + high.x * low.y;
   return make_float2(high.x * low.x - high.y * low.y, position < 0 ? -sine : sine);
 }
