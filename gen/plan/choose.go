@@ -180,11 +180,17 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 				return append([]spec.Tile{{Rows: ownRows, Keys: ownKeys, Stages: 3, Warps: attendWarps(ownRows)}}, tiles...)
 			}
 			tiles[0].Stages = 3 // for which there is room; extend takes 2 to 5 percent less time
+			// Products take half as long as of 128 dimensions, and by arithmetic rotations show more beside them.
+			if canAlign(s, kind) && !manyCopies(s) {
+				apart := tiles[0]
+				apart.Warps += apartWarps
+				return append([]spec.Tile{apart}, tiles...)
+			}
 		}
 		if kind != spec.SharedDecode && m.VHeadDim <= 128 && FP16Keys(s, family) {
 			keys := 128
-			if s.Cache.Layout == spec.HND && s.Cache.PageSize <= smallestPage {
-				keys = 64 // sixteen pages, each with its heads' places, take more registers than copiers beside four rotators have
+			if manyCopies(s) {
+				keys = 64
 			}
 			return append([]spec.Tile{{Rows: apartRows, Keys: keys, Stages: 2, Warps: attendWarps(apartRows) + apartWarps}}, tiles...)
 		}
@@ -248,6 +254,12 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 	return nil
 }
 
+// manyCopies reports caches of which a tile of 128 keys takes sixteen pages, each with its heads' places: more
+// registers than copiers beside four rotators have.
+func manyCopies(s spec.Spec) bool {
+	return s.Cache.Layout == spec.HND && s.Cache.PageSize <= smallestPage
+}
+
 // decodeRows is the fewest rows that hold one token's heads.
 func decodeRows(m spec.Model) int { return roundUp(m.Group(), 16) }
 
@@ -304,12 +316,12 @@ func canAlign(s spec.Spec, kind spec.Kind) bool {
 }
 
 // ScalesQueries reports where family sm90 scales queries to exponents of 2 as it rotates them, so that the softmax
-// need not: where all of them is rotated, so that nothing is rounded once more for that; where they are bf16 throughout, as
-// fp16 has no range for it; and where it is faster: with 128 dimensions products are the limit, and it takes 1 percent
-// longer (prefill and extend, H100), with 64 it takes 3 percent less.
+// need not: where all of them is rotated, so that nothing is rounded once more for that; where they are bf16 in their products
+// with keys, as fp16 has no range for it; and where it is faster: with 128 dimensions products are the limit, and it takes 1
+// percent longer (prefill and extend, H100), with 64 it takes 3 percent less.
 func (p Plan) ScalesQueries(s spec.Spec) bool {
 	return p.Family == SM90 && manyRows(p.Kind) && s.Model.HeadDim <= 64 && s.Model.DType == spec.BF16 && s.Rope.RotaryDim == s.Model.HeadDim &&
-		s.Masks.SoftCap == 0 && !p.AlignsQueries && !FP16Keys(s, p.Family)
+		s.Masks.SoftCap == 0 && !FP16Keys(s, p.Family)
 }
 
 // AlignsPairs reports where aligned queries are rotated for a run in pairs of fp16, and not by the

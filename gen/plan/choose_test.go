@@ -149,7 +149,9 @@ func TestChooseAlignsQueries(t *testing.T) {
 		want       string
 		aligns     bool
 	}{
-		{dim64, "auto", "sm90_r128k128s3w12", false},
+		{dim64, "auto", "sm90_r128k128s3w16", true},
+		{dim64 + "cache: {layout: hnd, page_size: 8}\n", "auto", "sm90_r128k128s3w12", false},
+		{dim64, "{warps: 12}", "sm90_r128k128s3w12", false},
 		{dim64, "{warps: 16}", "sm90_r128k128s3w16", true},
 		{dim64, "{keys: 64, warps: 16}", "sm90_r128k64s3w16", true},
 		{dim128, "auto", "sm90_r128k128s2w12", false},

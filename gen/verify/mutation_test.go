@@ -53,9 +53,6 @@ var mutationsSM90 = []mutation{
 	{"keys rotated the other way in half", spec.Extend, spec.Raw, "ptx::fp16_negate(ptx::fp16_multiply(y[i], angles.sin[i]))", "ptx::fp16_multiply(y[i], angles.sin[i])", false},
 	{"angles added as if a sine were none", spec.Extend, spec.Raw, "ptx::fp16_negate(ptx::fp16_multiply(a.sin[i], b.sin[i]))", "0", false},
 	{"scores of scaled queries", spec.Extend, spec.Raw, "(log2_e / Config::query_scale)", "log2_e", false},
-	{"exponents of another base", spec.Extend, spec.Segment, "return params.scale * log2_e;", "return params.scale;", false},
-	{"an item's last values not copied", spec.Extend, spec.Segment, "if (before.copies.tile.exists()) values.copy(before);", "if (before.copies.tile.exists() && t.copies.tile.exists()) values.copy(before);", false},
-	{"the first head's vectors for all", spec.Extend, spec.Segment, "column = kv_head * Tile::columns,", "column = 0,", false},
 	{"pages one over the other", spec.Decode, spec.Segment, "target_box = bytes + box * Boxes<Config>::rows * Tile::row_bytes;", "target_box = bytes;", false},
 	{"decode: no wait for rotated keys", spec.Decode, spec.Raw, "shared.key_rotated[stage]), parity)", "shared.key_full[stage]), parity)", false},
 	{"decode: a warp's rotation too few to wait for", spec.Decode, spec.Raw, "shared.key_rotated[s]), 32 * Config::rotators)", "shared.key_rotated[s]), 32 * (Config::rotators - 1))", false},
@@ -66,9 +63,41 @@ var mutationsSM90 = []mutation{
 	{"decode: the high terms of no tile", spec.Decode, spec.Raw, "fetch(next_tile);\n      rotate_by_round", "fetch({-1, 0, 0, 0, 0, 0});\n      rotate_by_round", false},
 
 	// Queries that the kernel ahead makes.
-	{"first queries read before they are made", spec.Extend, spec.Segment, "  ptx::wait_for_previous_kernel();\n  rotate_first_queries", "  rotate_first_queries", false},
-	{"further queries read before they are made", spec.Extend, spec.Segment, "int thread) {\n  ptx::wait_for_previous_kernel();\n", "int thread) {\n", false},
 	{"decode: queries read before they are made", spec.Decode, spec.Segment, "int lane) {\n  ptx::wait_for_previous_kernel();\n", "int lane) {\n", false},
+
+	// What consumers are told of a tile.
+	{"a tile without its mask", spec.Prefill, spec.Segment, "? is_masked : 0", "? 0 : 0", false},
+
+	// A block's work and its results.
+	{"fixed shares that all go forwards", spec.Decode, spec.Segment, "all - 1 - worker());", "worker() + 1);", false},
+	{"decode: no wait for the values", spec.Decode, spec.Segment, "ptx::barrier_wait(ptx::shared_address(&shared.value_full[stage]), parity);", remove, false},
+	{"decode: keys given back before the scores", spec.Decode, spec.Segment, "Accumulator<m_tiles, keys> scores;\n      query_times",
+		"Accumulator<m_tiles, keys> scores;\n      arrive(shared.key_free[stage]);\n      query_times", false},
+	{"decode: the last item merged before all is there", spec.Decode, spec.Segment,
+		"ptx::barrier_wait(ptx::shared_address(&shared.result_full[result.stage]), result.parity);\n      merge_warps", "merge_warps", false},
+	{"decode: the last item merged by one warp's share", spec.Decode, spec.Segment, "scale_log2, warp, consumers, lane);", "scale_log2, 0, consumers, lane);", false},
+
+	// Items of several parts.
+	{"a learned sink at the wrong weight", spec.Extend, spec.Segment, "sink_exponent - lse2", "sink_exponent", true},
+	{"decode: parts that are not told apart", spec.Decode, spec.Segment, "ended = r.ends_part != 0;", "ended = false;", false},
+	{"decode: no part is the last", spec.Decode, spec.Segment, "task.part.last = run == item.run_end;", "task.part.last = false;", false},
+	{"decode: the last part folded as one before it", spec.Decode, spec.Segment, "last ? number : number & ~(number + 1)", "number & ~(number + 1)", false},
+	{"decode: one level of kept results for all", spec.Decode, spec.Segment, "(level * rows + row) * dim", "row * dim", false},
+	{"decode: one level of kept log-sum-exps for all", spec.Decode, spec.Segment, "+ level * rows + row;", "+ row;", false},
+	{"decode: results kept where there is no room", spec.Decode, spec.Segment, "level < kept.levels ? kept.memory", "true ? kept.memory", false},
+	{"decode: a log-sum-exp that is not kept", spec.Decode, spec.Segment, "if (lane % row_lanes == 0) *lse_of(above) = lse;", remove, false},
+	{"decode: a learned sink in partial results", spec.Decode, spec.Segment, "if (is_final(item)) return folded_normaliser", "return folded_normaliser", true},
+}
+
+// Those of queries that warps beside the copiers rotate by arithmetic, and of what consumers do in any kernel.
+var mutationsBeside = []mutation{
+	{"exponents of another base", spec.Extend, spec.Segment, "(log2_e / Config::query_scale)", "(1.f / Config::query_scale)", false},
+	{"an item's last values not copied", spec.Extend, spec.Segment, "if (before.copies.tile.exists()) values.copy(before);", "if (before.copies.tile.exists() && t.copies.tile.exists()) values.copy(before);", false},
+	{"the first head's vectors for all", spec.Extend, spec.Segment, "column = kv_head * Tile::columns,", "column = 0,", false},
+
+	// Queries that the kernel ahead makes.
+	{"first queries read before they are made", spec.Extend, spec.Segment, "  ptx::wait_for_previous_kernel();\n  if constexpr (!rotates_own", "  if constexpr (!rotates_own", false},
+	{"further queries read before they are made", spec.Extend, spec.Segment, "int thread) {\n  ptx::wait_for_previous_kernel();\n", "int thread) {\n", false},
 
 	// Weights out of range.
 	{"weights out of range", spec.Extend, spec.Segment, "weigh_again(held, added);", "{}", false},
@@ -76,12 +105,13 @@ var mutationsSM90 = []mutation{
 	{"sums so far not rescaled", spec.Extend, spec.Segment, "softmax.sum[0][h] *= factor;", remove, false},
 	{"the sum of weights out of range", spec.Extend, spec.Segment, "added[h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));", "softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));", false},
 	{"a row's maximum from another's keys", spec.Extend, spec.Segment, "softmax.move(0, h, top,", "softmax.move(0, h, ptx::shuffle_xor(top, 4),", false},
-	{"keys gone before their weights are right", spec.Extend, spec.Segment, "const int held = key.stage;  // of these keys\n", "const int held = key.stage;\n        release(shared.key_free[held]);\n", false},
+	{"keys gone before their weights are right", spec.Extend, spec.Segment, "held = key.stage;\n", "held = key.stage;\n        release(shared.key_free[held]);\n", false},
+	{"a tile whole, whatever begins with it", spec.Extend, spec.Segment, "return word == Config::keys;", "return tokens() == Config::keys;", false},
+	{"whole tiles behind one that is not", spec.Extend, spec.Segment, "if (plain && tokens == keys && next", "if (plain && next", false},
 	{"something subtracted for nothing", spec.Extend, spec.Segment, "plain = softmax.plain();", "plain = 1;", false},
 	{"far maxima taken for near ones", spec.Extend, spec.Segment, "near = 32.f;", "near = 1e30f;", false},
 
 	// What consumers are told of a tile.
-	{"a tile without its mask", spec.Prefill, spec.Segment, "? is_masked : 0", "? 0 : 0", false},
 	{"tiles all whole", spec.Extend, spec.Segment, "(tokens < Config::keys ? tokens : Config::keys) |", "Config::keys |", false},
 	{"no tile a part's first", spec.Extend, spec.Segment, "? is_parts_first : 0", "? 0 : 0", false},
 	{"no tile a rotation's first", spec.Extend, spec.Segment, "? is_rotations_first : 0", "? 0 : 0", false},
@@ -90,13 +120,6 @@ var mutationsSM90 = []mutation{
 	{"no wait for the work", spec.Extend, spec.Segment, "ring.wait(stage, parity);", remove, false},
 	{"a piece of work left out", spec.Extend, spec.Segment, "workers() + ptx::shuffle(taken, 0)", "workers() + 1 + ptx::shuffle(taken, 0)", false},
 	{"a counter left as it is", spec.Extend, spec.Segment, "counter[0] = counter[1] = 0;", "{}", false},
-	{"fixed shares that all go forwards", spec.Decode, spec.Segment, "all - 1 - worker());", "worker() + 1);", false},
-	{"decode: no wait for the values", spec.Decode, spec.Segment, "ptx::barrier_wait(ptx::shared_address(&shared.value_full[stage]), parity);", remove, false},
-	{"decode: keys given back before the scores", spec.Decode, spec.Segment, "Accumulator<m_tiles, keys> scores;\n      query_times",
-		"Accumulator<m_tiles, keys> scores;\n      arrive(shared.key_free[stage]);\n      query_times", false},
-	{"decode: the last item merged before all is there", spec.Decode, spec.Segment,
-		"ptx::barrier_wait(ptx::shared_address(&shared.result_full[result.stage]), result.parity);\n      merge_warps", "merge_warps", false},
-	{"decode: the last item merged by one warp's share", spec.Decode, spec.Segment, "scale_log2, warp, consumers, lane);", "scale_log2, 0, consumers, lane);", false},
 
 	// Items of several parts.
 	{"parts that are not told apart", spec.Extend, spec.Segment, "run.ends_part != 0 && tile.begin", "false && tile.begin", false},
@@ -111,20 +134,12 @@ var mutationsSM90 = []mutation{
 	{"one level of scratch for all", spec.Extend, spec.Segment, "item.scratch + level * item.q_count", "item.scratch", false},
 	{"scratch of the item before", spec.Extend, spec.Segment, "item.scratch + level", "level", false},
 	{"a log-sum-exp that is not kept", spec.Extend, spec.Segment, "if (lane % 4 == 0) *lse_of(h, above) = ends.lse[0][h];", remove, false},
-	{"a learned sink at the wrong weight", spec.Extend, spec.Segment, "sink_exponent - lse2", "sink_exponent", true},
-	{"decode: parts that are not told apart", spec.Decode, spec.Segment, "ended = r.ends_part != 0;", "ended = false;", false},
-	{"decode: no part is the last", spec.Decode, spec.Segment, "task.part.last = run == item.run_end;", "task.part.last = false;", false},
-	{"decode: the last part folded as one before it", spec.Decode, spec.Segment, "last ? number : number & ~(number + 1)", "number & ~(number + 1)", false},
-	{"decode: one level of kept results for all", spec.Decode, spec.Segment, "(level * rows + row) * dim", "row * dim", false},
-	{"decode: one level of kept log-sum-exps for all", spec.Decode, spec.Segment, "+ level * rows + row;", "+ row;", false},
-	{"decode: results kept where there is no room", spec.Decode, spec.Segment, "level < kept.levels ? kept.memory", "true ? kept.memory", false},
-	{"decode: a log-sum-exp that is not kept", spec.Decode, spec.Segment, "if (lane % row_lanes == 0) *lse_of(above) = lse;", remove, false},
-	{"decode: a learned sink in partial results", spec.Decode, spec.Segment, "if (is_final(item)) return folded_normaliser", "return folded_normaliser", true},
 }
 
-// A mistake that few cases show: a warp whose rows subtract nothing, until a late key has one of them do, and
-// keys behind it.
+// Mistakes that few cases show: of a warp whose rows subtract nothing, until a late key has one of them do, and keys
+// behind it.
 var mutationsLate = []mutation{
+	{"weights out of range among whole tiles", spec.Extend, spec.Segment, "if (!within_range) break;", remove, false},
 	{"nothing subtracted any more once it was so", spec.Extend, spec.Segment, "      find_plain();\n    };", "    };", false},
 }
 
@@ -147,7 +162,7 @@ var mutationsAligned = []mutation{
 	{"aligned over queries in use", spec.Extend, spec.Segment, "if (head == 0) free.template wait<Config::rows / 64>();", remove, false},
 	{"aligned over the second rows in use", spec.Extend, spec.Segment, "free.template wait<Config::rows / 64>();", "free.template wait<1>();", false},
 	{"no fence behind rotated queries", spec.Extend, spec.Segment, publishedPart, "publish(part);", false},
-	{"queries published before they are there", spec.Extend, spec.Segment, rotated + "wait_for_place, publish);", rotated + "[&](int part) { wait_for_place(part), publish(part); }, [](int) {});", false},
+	{"queries published before they are there", spec.Extend, spec.Segment, rotated + "exponent_factor<Config>(params), wait_for_place, publish);", rotated + "exponent_factor<Config>(params), [&](int part) { wait_for_place(part), publish(part); }, [](int) {});", false},
 	{"all wait for the first rows alone", spec.Extend, spec.Segment, "return query_parts == 1 ? 0 : row / 64;", "return 0;", false},
 	{"an item without keys, half published", spec.Extend, spec.Segment, "part < shared.query_parts; ++part) wait_for_place(part), publish(part);", "part < 1; ++part) wait_for_place(part), publish(part);", false},
 	{"only the first item's queries are aligned", spec.Extend, spec.Segment, "align_queries<Config, aligned_rotator_threads>(aligned, params, item, work.kv_head, ptx::here(thread));", remove, false},
@@ -161,7 +176,7 @@ var mutationsAligned = []mutation{
 	{"the first run's rotation for all", spec.Extend, spec.Segment, "position - rotation_base(tile)", "position - rotation_base(first_tile(params, item.run_begin, item.run_end))", false},
 	{"R by position alone", spec.Extend, spec.Segment, "position - rotation_base(tile)", "position", false},
 	{"R: backward angles turn forward", spec.Extend, spec.Segment, "position < 0 ? -sine : sine", "sine", false},
-	{"R: high level of the table", spec.Extend, spec.Segment, "(magnitude >> Config::rope_low_bits)) * Config::rotary_dim);", "(magnitude >> (Config::rope_low_bits + 1))) * Config::rotary_dim);", false},
+	{"R: high level of the table", spec.Extend, spec.Segment, "(magnitude >> Config::rope_low_bits)) * row", "(magnitude >> (Config::rope_low_bits + 1))) * row", false},
 	{"R: sign of the sine", spec.Extend, spec.Segment, "ptx::pack<ptx::fp16>(cos, -sin)", "ptx::pack<ptx::fp16>(cos, sin)", false},
 	{"R turns the other way", spec.Extend, spec.Segment, "sin = a.y;", "sin = -a.y;", false},
 	{"R: pairs that are not rotated turn", spec.Extend, spec.Segment, "i < Config::rotary_dim / 2 ? angle_at", "true ? angle_at", false},
@@ -266,6 +281,12 @@ func sm90(s *spec.Spec) {
 	s.Rope.MaxPosition = 512 // tiles often stand at the end of a short table
 }
 
+// beside is a spec for mutationsBeside, with tiles so short that cases have whole ones.
+func beside(s *spec.Spec) {
+	sm90(s)
+	s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 128, Keys: 64, Stages: 3, Warps: 12}}
+}
+
 // aligned is for a tile that aligns queries, of which half is rotated.
 func aligned(s *spec.Spec) {
 	sm90(s)
@@ -315,6 +336,37 @@ func units(s *spec.Spec) {
 	sm90(s)
 	s.Model.HeadDim, s.Model.VHeadDim = 128, 128
 	s.Rope = rotaryOf(96)
+}
+
+// Those of queries that are aligned and, for a run, scaled so that scores are exponents.
+var mutationsAlignedScaled = []mutation{
+	{"aligned and never scaled", spec.Extend, spec.Segment, "each *= factor;", "{}", false},
+	{"aligned and scaled by all of it", spec.Extend, spec.Segment, "(log2_e / Config::query_scale)", "log2_e", false},
+}
+
+// alignedScaled is a spec for them.
+func alignedScaled(s *spec.Spec) {
+	sm90(s)
+	s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 128, Keys: 64, Stages: 2, Warps: 16}}
+}
+
+// Those of three warpgroups, each of which rotates its own queries. (That its warps meet behind that is not among them: see
+// mutationsAligned.)
+var mutationsOwn = []mutation{
+	{"all rotate the first rows", spec.Extend, spec.Segment, "ptx::thread_index() % threads, warpgroup * rows);", "ptx::thread_index() % threads, 0);", false},
+	{"own queries for the first run alone", spec.Extend, spec.Segment, "if constexpr (rotates_own<Config>) return rotate_own();", "if constexpr (rotates_own<Config>) return;", false},
+	{"own queries for the run before", spec.Extend, spec.Segment, "rotation_base(read_tile(shared.tile[key.stage], lane)));", "rotation_base(first_tile(params, item.run_begin, item.run_end)));", false},
+	{"own queries over those in use", spec.Extend, spec.Segment, "meet();  // all are done with those before", remove, false},
+	{"no fence behind own queries", spec.Extend, spec.Segment, "ptx::fence_async_shared();\n  meet();", "meet();", false},
+	{"a token's heads in the first part alone", spec.Extend, spec.Segment, "(row + head < first_row || row + head >= first_row + Rows)", "(row + head < first_row || row + Config::group > first_row + Rows)", false},
+	{"work that is not read for those who bring queries near", spec.Extend, spec.Segment, "Config::rotators + query_prefetchers<Config> + copiers", "Config::rotators + copiers", false},
+}
+
+// own is a spec for them: a token's heads are of two warpgroups.
+func own(s *spec.Spec) {
+	sm90(s)
+	s.Model.QueryHeads = 3 * s.Model.KVHeads
+	s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 192, Keys: 128, Stages: 2, Warps: 16}}
 }
 
 // Those of two blocks that share an item.
@@ -385,9 +437,13 @@ func TestMutationsSM90AreFound(t *testing.T) {
 		t.Parallel()
 		mustBeFound(t, 10, mutationsSM90, sm90)
 	})
+	t.Run("rotators beside", func(t *testing.T) {
+		t.Parallel()
+		mustBeFound(t, 10, mutationsBeside, beside)
+	})
 	t.Run("late maxima", func(t *testing.T) {
 		t.Parallel()
-		mustBeFound(t, 0, mutationsLate, sm90)
+		mustBeFound(t, 0, mutationsLate, beside)
 	})
 	t.Run("aligned queries", func(t *testing.T) {
 		t.Parallel()
@@ -402,6 +458,18 @@ func TestMutationsSM90AreFound(t *testing.T) {
 			t.Fatalf("aligns queries: %v, of which there is room for %d tiles, %v", p.AlignsQueries, p.Queries, err)
 		}
 		mustBeFound(t, 6, mutationsAlignedPairs, alignedPairs)
+	})
+	t.Run("aligned and scaled", func(t *testing.T) {
+		t.Parallel()
+		s := emulated(t, alignedScaled)
+		if p, err := plan.Choose(s, spec.Extend, "sm_90a"); err != nil || !p.AlignsQueries || !p.ScalesQueries(s) {
+			t.Fatalf("aligns queries: %v, scales them: %v, %v", p.AlignsQueries, p.ScalesQueries(s), err)
+		}
+		mustBeFound(t, 10, mutationsAlignedScaled, alignedScaled)
+	})
+	t.Run("own queries", func(t *testing.T) {
+		t.Parallel()
+		mustBeFound(t, 10, mutationsOwn, own)
 	})
 	t.Run("clusters", func(t *testing.T) {
 		t.Parallel()

@@ -62,7 +62,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     output.clear();
     softmax.clear();
 
-    // Of the tile of keys that comes next, which is there.
+    // For the tile of keys that comes next, which is there.
     auto rotate_own = [&]() {
       if constexpr (rotates_own<Config>) rotate_own_queries(params, shared, item, kv_head, warpgroup, rotation_base(read_tile(shared.tile[key.stage], lane)));
     };
@@ -237,7 +237,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         Softmax<1> ended;
 #if KGEN_SCALED_QUERIES
         if (plain && tokens == keys && next.whole<Config>()) {
-          // Most tiles: code that has no branch but the loop's, each of which takes 20 cycles and more.
+          // Most tiles: code without a branch but the loop's, as one that is taken costs 20 cycles and more.
           for (;;) {
             find_scores();
             within_range = find_weights(1);

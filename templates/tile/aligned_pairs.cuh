@@ -77,7 +77,7 @@ struct AlignedRotator {
   // All rows, to where the products with keys take them from, a part's once wait(part) has returned;
   // publish(part) when they are there.
   template <class Wait, class Publish>
-  __device__ __forceinline__ void rotate(ColumnTile<Config::rows, Config::head_dim>& query, Wait wait, Publish publish) const {
+  __device__ __forceinline__ void rotate(ColumnTile<Config::rows, Config::head_dim>& query, float, Wait wait, Publish publish) const {
 #pragma unroll 1
     for (int part = 0; part < parts; ++part) {
       rotate_part(part, query, wait);

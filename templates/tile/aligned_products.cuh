@@ -117,10 +117,10 @@ struct AlignedRotator {
     rotators_meet();
   }
 
-  // All rows, to where the products with keys take them from, a part's once wait(part) has returned;
-  // publish(part) when they are there.
+  // All rows, times a factor where scores are exponents, to where the products with keys take them from, a part's once
+  // wait(part) has returned; publish(part) when they are there.
   template <class Wait, class Publish>
-  __device__ __forceinline__ void rotate(ColumnTile<Config::rows, Config::head_dim>& query, Wait wait, Publish publish) const {
+  __device__ __forceinline__ void rotate(ColumnTile<Config::rows, Config::head_dim>& query, float factor, Wait wait, Publish publish) const {
     using Element = typename Config::Element;
     using Units = RotationUnits<Config>;
     const uint64_t r = ptx::plain_matrix_descriptor(ptx::shared_address(rotation.bytes), rotation.stride(0), rotation.stride(0));
@@ -139,6 +139,10 @@ struct AlignedRotator {
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         ptx::wgmma_touch(x);
+#if KGEN_SCALED_QUERIES
+#pragma unroll
+        for (float& each : x) each *= factor;
+#endif
 #if KGEN_INTERLEAVED
         const uint32_t chunks[4] = {ptx::pack<Element>(x[0], x[1]), ptx::pack<Element>(x[2], x[3]), ptx::pack<Element>(x[4], x[5]), ptx::pack<Element>(x[6], x[7])};
 #else

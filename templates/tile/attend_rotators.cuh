@@ -114,7 +114,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     rotator.take(aligned);
     first = false;
     for (;;) {
-      rotator.rotate(shared.query[query.stage], wait_for_place, publish);
+      rotator.rotate(shared.query[query.stage], exponent_factor<Config>(params), wait_for_place, publish);
       query.advance();
       tile = next_rotation(params, tile, item.run_end);  // not sooner: it waits for reads, and consumers for the first queries
       if (!tile.exists()) break;

@@ -129,15 +129,20 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
 #endif
 }
 
-// What the dimensions of queries that are rotated are multiplied by then.
+// What makes scores exponents of 2, of queries that are multiplied by it before.
+template <class Config>
+__device__ __forceinline__ float exponent_factor(const AttendParams& params) { return params.scale * (log2_e / Config::query_scale); }
+
+// What the dimensions of queries that are rotated are multiplied by then: of aligned ones, as they are aligned.
 template <class Config>
 __device__ __forceinline__ float query_factor(const AttendParams& params) {
 #if KGEN_SCALED_QUERIES
-  return params.scale * log2_e;
-#else
+#if !KGEN_ALIGNED_QUERIES
+  return exponent_factor<Config>(params);
+#endif
+#endif
   // Of whole heads rope_scale is in the scores' scale.
   return Config::rotary_dim == Config::head_dim ? Config::query_scale : Config::query_scale * params.rope_scale;
-#endif
 }
 
 // The factor from a score to its exponent of 2 in the softmax.
@@ -149,7 +154,7 @@ __device__ __forceinline__ float score_exponent(const AttendParams& params) {
 #if KGEN_SOFT_CAP
   return log2_e;  // cap_scores has applied the scale
 #else
-  return params.scale * (log2_e / Config::query_scale);
+  return exponent_factor<Config>(params);
 #endif
 #endif
 }

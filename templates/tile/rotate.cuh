@@ -209,7 +209,7 @@ struct QueryTile {
   }
 };
 
-// Rotates so many queries for runs of the given base, times a factor, and hands them to the target, a QueryTile or
+// Rotates Rows of the tile's queries for runs of the given base, times a factor, and hands them to the target, a QueryTile or
 // AlignedQueries; rows that do not exist become those of the item's first token. A thread
 // takes one unit of one token, for all heads, which share the angles; or, of a target that does not keep
 // these, for as many heads as it takes at a time.
