@@ -373,7 +373,10 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   // The warps of a warpgroup give theirs by one instruction, whatever they do afterwards.
   constexpr bool gives_together = consumers > 1 && !rotates_apart<Config>, gives_apart = consumers > 1 && rotates_apart<Config>;
   if constexpr (gives_together) ptx::registers_give<other_registers>();
-  if (helper >= copier_threads) {
+  // (That the compiler knows it is one in a warp spares registers where the warps of a warpgroup part here. Where
+  // warpgroups part it costs some.)
+  const int helper_warp = rotates_apart<Config> ? helper / 32 : ptx::shuffle(helper / 32, 0);
+  if (helper_warp >= copier_threads / 32) {
     if constexpr (gives_apart) ptx::registers_give<other_registers - copiers_apart>();
 #if KGEN_ROTATED_KEYS
     rotate_queries_and_keys<Config>(params, shared, helper - copier_threads);
