@@ -784,12 +784,22 @@ struct AngleTerms {
   bool negative;
 };
 
+// The table's two rows for a position, or for its negative.
+struct AngleRows {
+  const float *low, *high;
+};
+
 template <class Config>
-__device__ __forceinline__ AngleTerms load_angle_terms(const float* rope, int position, int first_pair) {
+__device__ __forceinline__ AngleRows angle_rows(const float* rope, int position) {
   constexpr int row = Config::rotary_dim;  // floats: rotary_dim / 2 pairs of (cos, sin)
   const int magnitude = position < 0 ? -position : position;
-  const float* low = rope + (magnitude & ((1 << Config::rope_low_bits) - 1)) * row + 2 * first_pair;
-  const float* high = rope + ((1 << Config::rope_low_bits) + (magnitude >> Config::rope_low_bits)) * row + 2 * first_pair;
+  return {rope + (magnitude & ((1 << Config::rope_low_bits) - 1)) * row, rope + ((1 << Config::rope_low_bits) + (magnitude >> Config::rope_low_bits)) * row};
+}
+
+template <class Config>
+__device__ __forceinline__ AngleTerms load_angle_terms(const float* rope, int position, int first_pair) {
+  const AngleRows rows = angle_rows<Config>(rope, position);
+  const float *low = rows.low + 2 * first_pair, *high = rows.high + 2 * first_pair;
   AngleTerms terms;
   terms.negative = position < 0;
 #pragma unroll
@@ -830,10 +840,8 @@ __device__ __forceinline__ Angles no_angles(float factor) {
 // (cos, sin) of one pair's angle.
 template <class Config>
 __device__ __forceinline__ float2 angle_at(const float* rope, int position, int pair) {
-  const int magnitude = position < 0 ? -position : position;
-  const float* terms = rope + 2 * pair;
-  const float2 low = *reinterpret_cast<const float2*>(terms + (magnitude & ((1 << Config::rope_low_bits) - 1)) * Config::rotary_dim);
-  const float2 high = *reinterpret_cast<const float2*>(terms + ((1 << Config::rope_low_bits) + (magnitude >> Config::rope_low_bits)) * Config::rotary_dim);
+  const AngleRows rows = angle_rows<Config>(rope, position);
+  const float2 low = reinterpret_cast<const float2*>(rows.low)[pair], high = reinterpret_cast<const float2*>(rows.high)[pair];
   const float sine = high.y * low.x + high.x * low.y;
   return make_float2(high.x * low.x - high.y * low.y, position < 0 ? -sine : sine);
 }
@@ -916,10 +924,10 @@ struct QueryRows {
 };
 
 // A tile of queries for products with keys, which has elements where keys have them.
-template <class Config, class Tile>
+template <class Config, class Tile, bool KeepsAngles = true>
 struct QueryTile {
   static constexpr float scale = Config::query_scale;  // of all units
-  static constexpr bool keeps_angles = true;
+  static constexpr bool keeps_angles = KeepsAngles;
   Tile& tile;
 
   __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
@@ -932,19 +940,21 @@ struct QueryTile {
   }
 };
 
-// Rotates queries for runs of the given base, times a factor, and hands them to the target, a QueryTile or
+// Rotates Rows of the tile's queries for runs of the given base, times a factor, and hands them to the target, a QueryTile or
 // AlignedQueries; rows that do not exist become those of the item's first token. A thread
-// takes one unit of one token, for all heads, which share the angles; or, of a target for whose
-// threads those are too much to keep, for as many heads as it takes at a time.
-template <class Config, int Threads, int HeadsAtATime, class Target>
-__device__ __forceinline__ void rotate_query_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread) {
+// takes one unit of one token, for all heads, which share the angles; or, of a target that does not keep
+// these, for as many heads as it takes at a time.
+template <class Config, int Threads, int HeadsAtATime, int Rows = Config::rows, class Target>
+__device__ __forceinline__ void rotate_query_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, int first_row = 0) {
   using Units = RotationUnits<Config>;
-  constexpr int group = Config::group, tokens = (Config::rows - 1) / group + 1;
-  constexpr bool whole_tokens = Config::rows % group == 0;
+  constexpr int group = Config::group;
+  constexpr bool whole_tokens = Rows % group == 0;
+  // Of a part of the tile that is not whole tokens, the first may be another part's too.
+  constexpr int tokens = (Rows - 1) / group + (whole_tokens || Rows == Config::rows ? 1 : 2);
   constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
   constexpr int shares = Target::keeps_angles ? 1 : group / heads_at_a_time, heads = group / shares;  // of a token's heads
   for (int i = thread; i < tokens * Units::count * shares; i += Threads) {
-    const int token = i / Units::count / shares, unit = i % Units::count, first_of_all = i / Units::count % shares * heads;
+    const int token = first_row / group + i / Units::count / shares, unit = i % Units::count, first_of_all = i / Units::count % shares * heads;
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
     const int source_token = token * group < rows.count ? token : 0;
     const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
@@ -969,7 +979,7 @@ __device__ __forceinline__ void rotate_query_to(const Target& target, const Quer
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
         const int row = token * group, head = first_head + h;
-        if (!whole_tokens && row + head >= Config::rows) continue;
+        if (!whole_tokens && (row + head < first_row || row + head >= first_row + Rows)) continue;
         if (rotated) target.rotate(first[h], second[h], angles);
         target.store(row, head, unit, first[h], second[h]);
       }
@@ -1223,7 +1233,11 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
   return visible_keys<Config>(tile, item.q_index + token, pointer<int32_t>(params.positions)[item.q_begin + token], tile.offset);
 }
 
-// What the dimensions of queries that are rotated are multiplied by then.
+// What makes scores exponents of 2, of queries that are multiplied by it before.
+template <class Config>
+__device__ __forceinline__ float exponent_factor(const AttendParams& params) { return params.scale * (log2_e / Config::query_scale); }
+
+// What the dimensions of queries that are rotated are multiplied by then: of aligned ones, as they are aligned.
 template <class Config>
 __device__ __forceinline__ float query_factor(const AttendParams& params) {
   // Of whole heads rope_scale is in the scores' scale.
@@ -1233,7 +1247,7 @@ __device__ __forceinline__ float query_factor(const AttendParams& params) {
 // The factor from a score to its exponent of 2 in the softmax.
 template <class Config>
 __device__ __forceinline__ float score_exponent(const AttendParams& params) {
-  return params.scale * (log2_e / Config::query_scale);
+  return exponent_factor<Config>(params);
 }
 
 // Whether the item writes its rows' outputs itself. In shared decode no item does.

@@ -234,8 +234,17 @@ __device__ __forceinline__ int atomic_add(uint32_t* p, int x) {
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(x) : "memory");
   return before;
 }
+// The same in no order with anything else, for which the multiprocessor need not forget what its L1 cache has.
+__device__ __forceinline__ int atomic_add_unordered(uint32_t* p, int x) {
+  int before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(x) : "memory");
+  return before;
+}
 // Starts bringing the line at p into the L2 cache.
 __device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// The same into the multiprocessor's L1 cache.
+__device__ __forceinline__ void prefetch_near(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
 
 // ---- mbarriers ----
 // A barrier is 8 bytes of shared memory, named by its 32-bit address. It completes
@@ -1185,12 +1194,22 @@ struct AngleTerms {
   bool negative;
 };
 
+// The table's two rows for a position, or for its negative.
+struct AngleRows {
+  const float *low, *high;
+};
+
 template <class Config>
-__device__ __forceinline__ AngleTerms load_angle_terms(const float* rope, int position, int first_pair) {
+__device__ __forceinline__ AngleRows angle_rows(const float* rope, int position) {
   constexpr int row = Config::rotary_dim;  // floats: rotary_dim / 2 pairs of (cos, sin)
   const int magnitude = position < 0 ? -position : position;
-  const float* low = rope + (magnitude & ((1 << Config::rope_low_bits) - 1)) * row + 2 * first_pair;
-  const float* high = rope + ((1 << Config::rope_low_bits) + (magnitude >> Config::rope_low_bits)) * row + 2 * first_pair;
+  return {rope + (magnitude & ((1 << Config::rope_low_bits) - 1)) * row, rope + ((1 << Config::rope_low_bits) + (magnitude >> Config::rope_low_bits)) * row};
+}
+
+template <class Config>
+__device__ __forceinline__ AngleTerms load_angle_terms(const float* rope, int position, int first_pair) {
+  const AngleRows rows = angle_rows<Config>(rope, position);
+  const float *low = rows.low + 2 * first_pair, *high = rows.high + 2 * first_pair;
   AngleTerms terms;
   terms.negative = position < 0;
 #pragma unroll
@@ -1231,10 +1250,8 @@ __device__ __forceinline__ Angles no_angles(float factor) {
 // (cos, sin) of one pair's angle.
 template <class Config>
 __device__ __forceinline__ float2 angle_at(const float* rope, int position, int pair) {
-  const int magnitude = position < 0 ? -position : position;
-  const float* terms = rope + 2 * pair;
-  const float2 low = *reinterpret_cast<const float2*>(terms + (magnitude & ((1 << Config::rope_low_bits) - 1)) * Config::rotary_dim);
-  const float2 high = *reinterpret_cast<const float2*>(terms + ((1 << Config::rope_low_bits) + (magnitude >> Config::rope_low_bits)) * Config::rotary_dim);
+  const AngleRows rows = angle_rows<Config>(rope, position);
+  const float2 low = reinterpret_cast<const float2*>(rows.low)[pair], high = reinterpret_cast<const float2*>(rows.high)[pair];
   const float sine = high.y * low.x + high.x * low.y;
   return make_float2(high.x * low.x - high.y * low.y, position < 0 ? -sine : sine);
 }
@@ -1317,10 +1334,10 @@ struct QueryRows {
 };
 
 // A tile of queries for products with keys, which has elements where keys have them.
-template <class Config, class Tile>
+template <class Config, class Tile, bool KeepsAngles = true>
 struct QueryTile {
   static constexpr float scale = Config::query_scale;  // of all units
-  static constexpr bool keeps_angles = true;
+  static constexpr bool keeps_angles = KeepsAngles;
   Tile& tile;
 
   __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
@@ -1333,19 +1350,21 @@ struct QueryTile {
   }
 };
 
-// Rotates queries for runs of the given base, times a factor, and hands them to the target, a QueryTile or
+// Rotates Rows of the tile's queries for runs of the given base, times a factor, and hands them to the target, a QueryTile or
 // AlignedQueries; rows that do not exist become those of the item's first token. A thread
-// takes one unit of one token, for all heads, which share the angles; or, of a target for whose
-// threads those are too much to keep, for as many heads as it takes at a time.
-template <class Config, int Threads, int HeadsAtATime, class Target>
-__device__ __forceinline__ void rotate_query_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread) {
+// takes one unit of one token, for all heads, which share the angles; or, of a target that does not keep
+// these, for as many heads as it takes at a time.
+template <class Config, int Threads, int HeadsAtATime, int Rows = Config::rows, class Target>
+__device__ __forceinline__ void rotate_query_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, int first_row = 0) {
   using Units = RotationUnits<Config>;
-  constexpr int group = Config::group, tokens = (Config::rows - 1) / group + 1;
-  constexpr bool whole_tokens = Config::rows % group == 0;
+  constexpr int group = Config::group;
+  constexpr bool whole_tokens = Rows % group == 0;
+  // Of a part of the tile that is not whole tokens, the first may be another part's too.
+  constexpr int tokens = (Rows - 1) / group + (whole_tokens || Rows == Config::rows ? 1 : 2);
   constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
   constexpr int shares = Target::keeps_angles ? 1 : group / heads_at_a_time, heads = group / shares;  // of a token's heads
   for (int i = thread; i < tokens * Units::count * shares; i += Threads) {
-    const int token = i / Units::count / shares, unit = i % Units::count, first_of_all = i / Units::count % shares * heads;
+    const int token = first_row / group + i / Units::count / shares, unit = i % Units::count, first_of_all = i / Units::count % shares * heads;
     const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
     const int source_token = token * group < rows.count ? token : 0;
     const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
@@ -1370,7 +1389,7 @@ __device__ __forceinline__ void rotate_query_to(const Target& target, const Quer
 #pragma unroll
       for (int h = 0; h < heads_at_a_time; ++h) {
         const int row = token * group, head = first_head + h;
-        if (!whole_tokens && row + head >= Config::rows) continue;
+        if (!whole_tokens && (row + head < first_row || row + head >= first_row + Rows)) continue;
         if (rotated) target.rotate(first[h], second[h], angles);
         target.store(row, head, unit, first[h], second[h]);
       }
@@ -1624,7 +1643,11 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
   return visible_keys<Config>(tile, item.q_index + token, pointer<int32_t>(params.positions)[item.q_begin + token], tile.offset);
 }
 
-// What the dimensions of queries that are rotated are multiplied by then.
+// What makes scores exponents of 2, of queries that are multiplied by it before.
+template <class Config>
+__device__ __forceinline__ float exponent_factor(const AttendParams& params) { return params.scale * (log2_e / Config::query_scale); }
+
+// What the dimensions of queries that are rotated are multiplied by then: of aligned ones, as they are aligned.
 template <class Config>
 __device__ __forceinline__ float query_factor(const AttendParams& params) {
   // Of whole heads rope_scale is in the scores' scale.
@@ -1634,7 +1657,7 @@ __device__ __forceinline__ float query_factor(const AttendParams& params) {
 // The factor from a score to its exponent of 2 in the softmax.
 template <class Config>
 __device__ __forceinline__ float score_exponent(const AttendParams& params) {
-  return params.scale * (log2_e / Config::query_scale);
+  return exponent_factor<Config>(params);
 }
 
 // Whether the item writes its rows' outputs itself. In shared decode no item does.
@@ -1815,7 +1838,7 @@ struct WorkFinder {
   __device__ __forceinline__ Work next(const AttendParams& params, int lane) {
     if (params.counter == nullptr) return fixed.next(params);
     int taken = 0;
-    if (lane == 0) taken = ptx::atomic_add(static_cast<uint32_t*>(params.counter), 1);
+    if (lane == 0) taken = ptx::atomic_add_unordered(static_cast<uint32_t*>(params.counter), 1);
     return work_at(params, workers() + ptx::shuffle(taken, 0));
   }
 
@@ -2071,8 +2094,9 @@ __device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& valu
 // shared memory has room for one tile of queries, so that consumers wait for the next, and in the
 // time that they have, small products would wait for their large ones.
 //
-// Shared memory has no room for aligned queries. They are where the rows' results will be, and those
-// for the matrix units, once an item has them, in the rotators' registers.
+// Shared memory has no room for aligned queries beside the rotated ones. Those for the matrix units are
+// in the rotators' registers, and until these have them where they will be rotated to; others are where the
+// rows' results will be.
 //
 // Aligned queries and the run's cosines and sines are fp16, whose roundings are an eighth of the
 // last one's, to bf16. To have more of its range above 1, queries are scaled by a power of two,
@@ -2085,33 +2109,29 @@ namespace kgen {
 constexpr int aligned_rotator_threads = 128;
 __device__ __forceinline__ void rotators_meet() { ptx::named_barrier_sync(5, aligned_rotator_threads); }
 
-// The rows of an item's aligned queries, for one KV head. A row has head_dim fp16 elements, in an
-// order of their own.
-template <class Config>
-struct AlignedPlaces {
-  static_assert(Config::v_head_dim >= Config::head_dim, "results have room for queries");
-  static constexpr float scale = Config::query_scale;
-  ResultRows<Config> rows;
-  int count;  // rows that exist
+// A place of queries that consumers will give back: a barrier for each 64 rows, and the parity to wait for.
+struct PlaceInUse {
+  unsigned long long* free;  // null: nobody uses it
+  int parity;
 
-  __device__ __forceinline__ AlignedPlaces(const AttendParams& params, const Item& item, int kv_head)
-      : rows(ResultRows<Config>::of(params, item, kv_head)), count(own_rows<Config>(item)) {}
-
-  // Rows that do not exist are the item's first.
-  __device__ __forceinline__ const unsigned char* row(int row) const { return rows.bytes(row < count ? row : 0); }
-
-  // The eight pairs of a unit, rotated, to place(pair, x, y).
-  template <class Place>
-  __device__ __forceinline__ static void rotate_pairs(const uint4& first, const uint4& second, const Angles& a, Place place) {
-    const uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
+  template <int Parts>
+  __device__ __forceinline__ void wait() const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 u = ptx::unpack<typename Config::Element>(x[i]), v = ptx::unpack<typename Config::Element>(y[i]);
-      auto rotate = [&](int pair, float x, float y) { place(pair, x * a.cos[pair] - y * a.sin[pair], y * a.cos[pair] + x * a.sin[pair]); };
-      rotate(2 * i, u.x, v.x), rotate(2 * i + 1, u.y, v.y);
-    }
+    for (int part = 0; free != nullptr && part < Parts; ++part) ptx::barrier_wait(ptx::shared_address(free + part), parity);
   }
 };
+
+// The eight pairs of a unit, rotated, to place(pair, x, y).
+template <class Config, class Place>
+__device__ __forceinline__ void align_pairs(const uint4& first, const uint4& second, const Angles& a, Place place) {
+  const uint32_t x[4] = {first.x, first.y, first.z, first.w}, y[4] = {second.x, second.y, second.z, second.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 u = ptx::unpack<typename Config::Element>(x[i]), v = ptx::unpack<typename Config::Element>(y[i]);
+    auto rotate = [&](int pair, float x, float y) { place(pair, x * a.cos[pair] - y * a.sin[pair], y * a.cos[pair] + x * a.sin[pair]); };
+    rotate(2 * i, u.x, v.x), rotate(2 * i + 1, u.y, v.y);
+  }
+}
 
 }  // namespace kgen
 
@@ -2201,27 +2221,33 @@ struct PairPlace {
   }
 };
 
-// Of every two units a row has four chunks: of each unit the pairs (x, y) of both blocks that are at
-// place t, which are those of the lanes with lane % 4 = t.
+// An item's, where they will be rotated to, which has room for rows that do not exist too. A row has of each unit a
+// chunk of the pairs (x, y) of its first block and one of its second's.
 template <class Config>
-struct AlignedQueries : AlignedPlaces<Config> {
+struct AlignedQueries {
+  static constexpr float scale = Config::query_scale;
   static constexpr bool keeps_angles = true;
-  using AlignedPlaces<Config>::AlignedPlaces;
+  ColumnTile<Config::rows, Config::head_dim>& place;
+  PlaceInUse free;
+
+  __device__ __forceinline__ static AlignedQueries of(const AttendParams&, const Item&, int, ColumnTile<Config::rows, Config::head_dim>& place, PlaceInUse free) { return {place, free}; }
 
   // What rotate_query_to does with a unit.
   __device__ __forceinline__ void rotate(uint4& first, uint4& second, const Angles& a) const {
-    uint32_t pair[8];
-    this->rotate_pairs(first, second, a, [&](int p, float x, float y) { pair[2 * PairPlace::index(p) + PairPlace::block(p)] = ptx::pack<ptx::fp16>(x, y); });
-    first = make_uint4(pair[0], pair[1], pair[2], pair[3]);
-    second = make_uint4(pair[4], pair[5], pair[6], pair[7]);
+    uint32_t block[2][4];
+    align_pairs<Config>(first, second, a, [&](int p, float x, float y) { block[PairPlace::block(p)][PairPlace::index(p)] = ptx::pack<ptx::fp16>(x, y); });
+    first = make_uint4(block[0][0], block[0][1], block[0][2], block[0][3]);
+    second = make_uint4(block[1][0], block[1][1], block[1][2], block[1][3]);
   }
   __device__ __forceinline__ void store(int token_row, int head, int unit, const uint4& first, const uint4& second) const {
-    if (token_row >= this->count) return;
-    unsigned char* to = this->rows.bytes(token_row) + head * this->rows.head_bytes + unit / 2 * (4 * chunk_bytes) + unit % 2 * 8;
-    *reinterpret_cast<uint2*>(to) = make_uint2(first.x, first.y);
-    *reinterpret_cast<uint2*>(to + chunk_bytes) = make_uint2(first.z, first.w);
-    *reinterpret_cast<uint2*>(to + 2 * chunk_bytes) = make_uint2(second.x, second.y);
-    *reinterpret_cast<uint2*>(to + 3 * chunk_bytes) = make_uint2(second.z, second.w);
+    if (head == 0) free.template wait<Config::rows / 64>();  // under the reads of queries and angles
+    ptx::store_16(place.bytes + place.byte(token_row + head, 2 * unit), first);
+    ptx::store_16(place.bytes + place.byte(token_row + head, 2 * unit + 1), second);
+  }
+
+  // A fragment of sixteen rows.
+  __device__ __forceinline__ void load(uint32_t (&fragment)[4], int first_row, int unit, int lane) const {
+    ptx::ldmatrix_x4(fragment, ptx::shared_address(place.bytes) + place.byte(first_row + lane % 16, 2 * unit + lane / 16));
   }
 };
 
@@ -2253,18 +2279,13 @@ struct AlignedRotator {
     for (int i = thread * chunk_bytes; i < rotation.size; i += aligned_rotator_threads * chunk_bytes) ptx::store_16(rotation.bytes + i, make_uint4(0, 0, 0, 0));
   }
 
-  // Takes an item's, by words: a fragment has those of two rows, and its registers follow one another.
+  // Takes an item's: a warp the rows that it will rotate, and store where it took them from.
   __device__ __forceinline__ void take(const AlignedQueries<Config>& aligned) {
 #pragma unroll
     for (int part = 0; part < parts; ++part) {
-      const int here = ptx::here(thread), row = 64 * part + here / 32 * 16 + here % 32 / 4, place = here % 4 * chunk_bytes;
-      const unsigned char* const rows[2] = {aligned.row(row) + place, aligned.row(row + 8) + place};
+      const int here = ptx::here(thread);
 #pragma unroll
-      for (int unit = 0; unit < units; ++unit)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          fragment[part][unit][i] = *reinterpret_cast<const uint32_t*>(rows[i % 2] + unit / 2 * (4 * chunk_bytes) + unit % 2 * 8 + i / 2 * 4);
-        }
+      for (int unit = 0; unit < units; ++unit) aligned.load(fragment[part][unit], 64 * part + here / 32 * 16, unit, here % 32);
     }
   }
 
@@ -2287,10 +2308,10 @@ struct AlignedRotator {
     rotators_meet();
   }
 
-  // All rows, to where the products with keys take them from, a part's once wait(part) has returned;
-  // publish(part) when they are there.
+  // All rows, times a factor where scores are exponents, to where the products with keys take them from, a part's once
+  // wait(part) has returned; publish(part) when they are there.
   template <class Wait, class Publish>
-  __device__ __forceinline__ void rotate(ColumnTile<Config::rows, Config::head_dim>& query, Wait wait, Publish publish) const {
+  __device__ __forceinline__ void rotate(ColumnTile<Config::rows, Config::head_dim>& query, float factor, Wait wait, Publish publish) const {
     using Element = typename Config::Element;
     using Units = RotationUnits<Config>;
     const uint64_t r = ptx::plain_matrix_descriptor(ptx::shared_address(rotation.bytes), rotation.stride(0), rotation.stride(0));
@@ -2331,6 +2352,13 @@ namespace kgen {
 template <class Config>
 constexpr bool rotates_apart = Config::rotators == 4;
 
+// Whether each warpgroup that attends rotates its own queries, as those of three must that leave no registers to
+// others.
+template <class Config>
+constexpr bool rotates_own = Config::rotators == 0;
+template <class Config>
+constexpr int query_prefetchers = rotates_own<Config> ? 2 : 0;  // warps that bring these near
+
 // What consumers ask of every tile of keys, in one word: 0 where the tile does not exist.
 struct TileNote {
   static constexpr int token_bits = 0xff, is_masked = 0x100, is_parts_first = 0x200, is_rotations_first = 0x400;
@@ -2348,6 +2376,11 @@ struct TileNote {
 
   __device__ __forceinline__ bool exists() const { return word != 0; }
   __device__ __forceinline__ int tokens() const { return word & token_bits; }
+  // Whether it has as many keys as a tile can have, all rows may see them, and nothing begins with it.
+  template <class Config>
+  __device__ __forceinline__ bool whole() const {
+    return word == Config::keys;
+  }
   // Whether some row may not see some of its keys.
   __device__ __forceinline__ bool masked() const { return (word & is_masked) != 0; }
   // Whether it is the first of a further part, and that for which queries are rotated anew.
@@ -2363,7 +2396,7 @@ struct AttendSm90Shared {
   // ones are rotated first.
   static constexpr int key_stages = Config::stages + 1;
   static constexpr int copiers = Config::rotators == 3 ? 1 : 2;
-  using Works = WorkRing<Config::rows / 16 + Config::rotators + copiers - 1>;  // all warps with work but the finder
+  using Works = WorkRing<Config::rows / 16 + Config::rotators + query_prefetchers<Config> + copiers - 1>;  // all warps with work but the finder
 
   // Queries are published as they come, and their places as they are free: of aligned ones a
   // warpgroup's rows at a time.
@@ -2462,12 +2495,12 @@ constexpr int rotator_threads = 32 * Config::rotators;
 
 // Of queries, a rotator takes as many heads at a time as it has registers for.
 template <class Config>
-constexpr int rotated_heads = Config::rows > 128 ? 1 : Config::v_head_dim > 128 ? 2 : 4;
+constexpr int rotated_heads = Config::v_head_dim > 128 ? 2 : 4;
 
-template <class Config, int Threads, int HeadsAtATime>
+template <class Config, int Threads>
 __device__ __forceinline__ void align_queries(const AlignedQueries<Config>& aligned, const AttendParams& params, const Item& item, int kv_head, int thread) {
   const QueryRows<Config> rows = query_rows<Config>(params, item, kv_head);
-  rotate_query_to<Config, Threads, HeadsAtATime>(aligned, rows, pointer<float>(params.rope), rows.positions[0], query_factor<Config>(params), thread);
+  rotate_query_to<Config, Threads, 4>(aligned, rows, pointer<float>(params.rope), rows.positions[0], query_factor<Config>(params), thread);
 }
 
 // The named barrier of the rotators and the consumers, who align a block's first queries.
@@ -2496,24 +2529,64 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
       first = false;
       continue;
     }
-    const AlignedQueries<Config> aligned(params, item, work.kv_head);
+    const PlaceInUse place = {first ? nullptr : shared.query_free[query.stage], query.parity ^ 1};
+    const auto aligned = AlignedQueries<Config>::of(params, item, work.kv_head, shared.query[query.stage], place);
     const int position = query_rows<Config>(params, item, work.kv_head).positions[0];
     auto turn = [&]() { rotator.turn_to(pointer<float>(params.rope), position - rotation_base(tile)); };
     turn();
     if (first) {
       ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);
     } else {
-      align_queries<Config, aligned_rotator_threads, 4>(aligned, params, item, work.kv_head, ptx::here(thread));
+      align_queries<Config, aligned_rotator_threads>(aligned, params, item, work.kv_head, ptx::here(thread));
       rotators_meet();  // all that is aligned is there
     }
-    first = false;
     rotator.take(aligned);
+    first = false;
     for (;;) {
-      rotator.rotate(shared.query[query.stage], wait_for_place, publish);
+      rotator.rotate(shared.query[query.stage], exponent_factor<Config>(params), wait_for_place, publish);
       query.advance();
       tile = next_rotation(params, tile, item.run_end);  // not sooner: it waits for reads, and consumers for the first queries
       if (!tile.exists()) break;
       turn();
+    }
+  }
+}
+
+// A warpgroup's own rows, for runs of the given base.
+template <class Config>
+__device__ __forceinline__ void rotate_own_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, const Item& item, int kv_head, int warpgroup, int base) {
+  constexpr int rows = 64, threads = 128;
+  using Tile = ColumnTile<Config::rows, Config::head_dim>;
+  auto meet = [&]() { ptx::named_barrier_sync(8 + warpgroup, threads); };
+  meet();  // all are done with those before
+  rotate_query_to<Config, threads, 2, rows>(QueryTile<Config, Tile, false>{shared.query[0]}, query_rows<Config>(params, item, kv_head), pointer<float>(params.rope), base,
+                                            query_factor<Config>(params), ptx::thread_index() % threads, warpgroup * rows);
+  ptx::fence_async_shared();
+  meet();
+}
+
+// Brings an item's queries, and the angles by which a warpgroup will rotate them, near: by the helpers that copy nothing,
+// while the block attends to the item before.
+template <class Config>
+__device__ __forceinline__ void prefetch_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
+  constexpr int threads = 32 * query_prefetchers<Config>, line = 128;
+  constexpr int token_bytes = Config::group * Config::head_dim * 2, angle_bytes = Config::rotary_dim / 2 * static_cast<int>(sizeof(float2));
+  auto prefetch = [&](const void* from, int bytes) {
+    for (int i = 0; i < bytes; i += line) ptx::prefetch_near(static_cast<const unsigned char*>(from) + i);
+  };
+  ptx::wait_for_previous_kernel();
+  WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
+  Work work = first_work(params);  // whose queries are wanted at once
+  while (work.exists()) {
+    work = works.next(params);
+    if (!work.exists()) break;
+    const Item& item = pointer<Item>(params.items)[work.item];
+    const KeyTile tile = first_tile(params, item.run_begin, item.run_end);
+    const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
+    for (int token = thread; tile.exists() && token * Config::group < rows.count; token += threads) {
+      prefetch(rows.source(token), token_bytes);
+      const AngleRows angles = angle_rows<Config>(pointer<float>(params.rope), rows.rotation(token, rotation_base(tile)));
+      prefetch(angles.low, angle_bytes), prefetch(angles.high, angle_bytes);
     }
   }
 }
@@ -2527,7 +2600,7 @@ __device__ __forceinline__ void rotate_first_queries(const AttendParams& params,
   const Item& item = pointer<Item>(params.items)[work.item];
   const KeyTile tile = first_tile(params, item.run_begin, item.run_end);
   if (!tile.exists()) return;
-  align_queries<Config, Threads, 4>(AlignedQueries<Config>(params, item, work.kv_head), params, item, work.kv_head, thread);
+  align_queries<Config, Threads>(AlignedQueries<Config>::of(params, item, work.kv_head, shared.query[0], {}), params, item, work.kv_head, thread);
   ptx::named_barrier_arrive(first_aligned_barrier, first_align_threads<Config>);
 }
 
@@ -2767,7 +2840,8 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
 // one more, one or two warps keep the tensor copies of K and V in flight, and the others
 // rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Where queries
 // are aligned (tile/aligned_queries), and where there is room for it with raw keys, that is
-// another warpgroup's work.
+// another warpgroup's work. Three warpgroups leave no registers to others: each rotates its own
+// queries.
 // Blocks are persistent: the copies and rotations of the next item start under the end of
 // this one.
 
@@ -2787,16 +2861,24 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // Beside a warpgroup that rotates there are fewer, and what these are used for is computed
   // anew too; elsewhere that would only take longer.
   auto where_dear = [](int x) { return rotates_apart<Config> ? ptx::here(x) : x; };
+  // What is not of an item's outputs is found under their last products; but not where there are as few registers
+  // as beside a warpgroup that rotates, or of three: ptxas would wait for each product of the whole loop, and not
+  // always say so.
+  constexpr bool ends_under_products = !rotates_apart<Config> && !rotates_own<Config>;
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
   auto release = [&](unsigned long long& free) { arrive_everywhere(free, lane); };
   const int part_of_query = AttendSm90Shared<Config>::query_part(group_row);
-  auto wait_for_query = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][part_of_query]), query.parity); };
-  auto free_query = [&]() { ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage][part_of_query])); };
+  auto wait_for_query = [&]() {
+    if constexpr (!rotates_own<Config>) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][part_of_query]), query.parity);
+  };
+  auto free_query = [&]() {
+    if constexpr (!rotates_own<Config>) ptx::barrier_arrive(ptx::shared_address(&shared.query_free[query.stage][part_of_query]));
+  };
 
   ptx::wait_for_previous_kernel();
-  rotate_first_queries<Config, consumer_threads>(params, shared, ptx::thread_index());
+  if constexpr (!rotates_own<Config>) rotate_first_queries<Config, consumer_threads>(params, shared, ptx::thread_index());
   // See take_turn: the first turn is warpgroup 0's. (Not by pass_turn, which, kept for the
   // whole function, costs registers that there are not.)
   if (warpgroups > 1 && warpgroup == warpgroups - 1) ptx::named_barrier_arrive(2, 256);
@@ -2812,8 +2894,13 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     output.clear();
     softmax.clear();
 
+    // For the tile of keys that comes next, which is there.
+    auto rotate_own = [&]() {
+      if constexpr (rotates_own<Config>) rotate_own_queries(params, shared, item, kv_head, warpgroup, rotation_base(read_tile(shared.tile[key.stage], lane)));
+    };
     auto take_query_for = [&](const TileNote& next) {
       if (!next.begins_rotation()) return;
+      if constexpr (rotates_own<Config>) return rotate_own();
       if (Config::queries > 1) free_query();
       query.advance();
       wait_for_query();
@@ -2864,7 +2951,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     constexpr float near = -1.f;
     constexpr int plain = 0;
     auto find_plain = [&]() {};
-    auto weigh_row = [&](int h) {
+    auto weigh_row = [&](int h, int plain) {
       return plain ? softmax.weigh_row<true>(scores, 0, h, 1.f) : softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
     };
     // A softmax is the same whatever is subtracted from its exponents, as long as weights and
@@ -2902,6 +2989,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     Part part = {0, false};
     const TileNote tile = take_keys();
     if (tile.exists()) {
+      rotate_own();
       wait_for_query();
       take_turn();
       ptx::wgmma_fence();
@@ -2916,16 +3004,17 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       find_plain();
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        softmax.sum[0][h] = weigh_row(h);
+        softmax.sum[0][h] = weigh_row(h, plain);
         to_fragments<Element>(weights, scores, h);
       }
 
       int tokens = tile.tokens();  // of the values that come next
       TileNote next = take_keys();
       give_query_for(next);
-      while (next.exists()) {
-        complete_values(tokens);
-        take_query_for(next);
+      int held;        // the stage of the keys whose weights are at hand
+      float added[2];  // to the sums by these
+      // The scores of the next tile, under the outputs of the one before.
+      auto find_scores = [&]() {
         take_turn();
         ptx::wgmma_fence();
         start_scores();
@@ -2935,34 +3024,46 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         pass_turn();
         ptx::wgmma_wait<1>();  // the scores; the outputs go on
         touch(scores);
-        const int held = key.stage;  // of these keys
+        held = key.stage;
         key.advance();
-        mask(held, next);
-        const bool ends_part = Config::folds && next.begins_part();  // with the values before these
-        Softmax<1> ended;
-        if (ends_part || !started) {
-          if (ends_part) ended = softmax, softmax.clear();
-          started = softmax.start(scores, near);
-          find_plain();
-        }
-        float added[2];
-        added[0] = weigh_row(0);
+      };
+      // Its weights. Returns whether they are within their range.
+      auto find_weights = [&](int plain) {
+        added[0] = weigh_row(0, plain);
         tokens = next.tokens();
         // Here, and not at the top of the loop: with no wait between them the compiler
         // moves the wait for the outputs above the softmax that is to hide them.
         next = take_keys();
-        ptx::wgmma_wait<0>();
-        touch(output);
-        release(shared.value_free[value.stage]);
-        value.advance();
+        take_outputs();
         to_fragments<Element>(weights, scores, 0);
-        added[1] = weigh_row(1);
+        added[1] = weigh_row(1, plain);
         to_fragments<Element>(weights, scores, 1);
-        if (ptx::any(added[0] > most_weight<Element> || added[1] > most_weight<Element>)) weigh_again(held, added);
+        return !ptx::any(added[0] > most_weight<Element> || added[1] > most_weight<Element>);
+      };
+      auto finish_tile = [&]() {
         softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
         ptx::sync_warp();
         release(shared.key_free[held]);
         give_query_for(next);
+      };
+      while (next.exists()) {
+        bool within_range, ends_part = false;  // the latter with the values before the tile's
+        Softmax<1> ended;
+        {
+          complete_values(tokens);
+          take_query_for(next);
+          find_scores();
+          mask(held, next);
+          ends_part = Config::folds && next.begins_part();
+          if (ends_part || !started) {
+            if (ends_part) ended = softmax, softmax.clear();
+            started = softmax.start(scores, near);
+            find_plain();
+          }
+          within_range = find_weights(plain);
+        }
+        if (!within_range) weigh_again(held, added);
+        finish_tile();
         if (ends_part) {
           // What follows from these would otherwise be in registers throughout.
           fold_rows<Config>(params, item, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
@@ -2977,7 +3078,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ptx::wgmma_fence();
       start_outputs();
       pass_turn();
-      if constexpr (rotates_apart<Config>) take_outputs();
+      if constexpr (!ends_under_products) take_outputs();
     }
     part.last = true;
     const bool folded = Config::folds && !part.alone();
@@ -2988,10 +3089,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       softmax.finish();
       ends = row_ends<Config>(params, item, kv_head, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
     };
-    // What is not of an item's outputs is found under their last products. (Beside a warpgroup
-    // that rotates it is not: with as few registers ptxas then waits for each product of the
-    // whole loop, and does not say so.)
-    if constexpr (!rotates_apart<Config>) {
+    if constexpr (ends_under_products) {
       find_rows();
       if (!folded) find_ends();
       if (tile.exists()) take_outputs();
@@ -3002,10 +3100,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     if (!tile.exists()) wait_for_query();
     if (folded) {
       ends = fold_rows<Config>(params, item, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
-    } else if constexpr (rotates_apart<Config>) {
+    } else if constexpr (!ends_under_products) {
       find_ends();
     }
-    if constexpr (rotates_apart<Config>) find_rows();
+    if constexpr (!ends_under_products) find_rows();
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
     store_rows<Config, 1>(rows, output, ends, where_dear(lane), shared.query[query.stage]);
     free_query();
@@ -3019,6 +3117,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   constexpr int consumers = Config::rows / 64;
   constexpr int helper_groups = rotates_apart<Config> ? 2 : 1;
   static_assert(Config::threads == 128 * (consumers + helper_groups), "a warpgroup for each 64 rows, and one that copies and rotates, or two");
+  static_assert(rotates_own<Config> == (consumers == 3), "three warpgroups that attend, each with queries of its own");
   static_assert(sizeof(AttendSm90Shared<Config>) == Config::shared_bytes, "the plan's shared memory");
   static_assert(Config::v_head_dim <= Config::head_dim, "the outputs are staged in the query tile");
   AttendSm90Shared<Config>& shared = *reinterpret_cast<AttendSm90Shared<Config>*>(ptx::dynamic_shared());
@@ -3027,7 +3126,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   read_ahead(params, thread);
   if (thread == 0) {
     shared.works.init();
-    for (int s = 0; s < Config::queries; ++s) {
+    for (int s = 0; s < Config::queries && !rotates_own<Config>; ++s) {
       for (unsigned long long& full : shared.query_full[s]) ptx::barrier_init(ptx::shared_address(&full), rotator_threads<Config>);
       for (unsigned long long& free : shared.query_free[s]) ptx::barrier_init(ptx::shared_address(&free), 128 * consumers / AttendSm90Shared<Config>::query_parts);
     }
@@ -3046,7 +3145,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
 
   // The registers of three or four warpgroups, shared out by need. Two have enough.
   constexpr int copiers_apart = 24;  // rotators have aligned queries in theirs
-  constexpr int consumer_registers = consumers == 3 ? 144 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
+  constexpr int consumer_registers = rotates_own<Config> ? 160 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
   constexpr int other_registers = (consumers + helper_groups == 4 ? 512 : 504) - consumers * consumer_registers;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all
   // others are there for.
@@ -3060,9 +3159,12 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   // The warps of a warpgroup give theirs by one instruction, whatever they do afterwards.
   constexpr bool gives_together = consumers > 1 && !rotates_apart<Config>, gives_apart = consumers > 1 && rotates_apart<Config>;
   if constexpr (gives_together) ptx::registers_give<other_registers>();
-  if (helper >= copier_threads) {
+  // (That the compiler knows it is one in a warp spares registers where the warps of a warpgroup part here. Where
+  // warpgroups part it costs some.)
+  const int helper_warp = rotates_apart<Config> ? helper / 32 : ptx::shuffle(helper / 32, 0);
+  if (helper_warp >= copier_threads / 32) {
     if constexpr (gives_apart) ptx::registers_give<other_registers - copiers_apart>();
-    rotate_queries<Config>(params, shared, helper - copier_threads);
+    if constexpr (!rotates_own<Config>) rotate_queries<Config>(params, shared, helper - copier_threads);
     return;
   }
   if constexpr (gives_apart) ptx::registers_give<copiers_apart>();
@@ -3077,6 +3179,8 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     ValueCopier<Config> values = {params, shared, lane};
     for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, lane}, [&](const TileOfItem& t) { values.copy(t); });
     values.end();
+  } else if constexpr (rotates_own<Config>) {
+    prefetch_queries<Config>(params, shared, helper - 64);
   }
 }
 

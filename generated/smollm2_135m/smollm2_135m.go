@@ -16,9 +16,9 @@
 //
 //	append      append_sm80.cu
 //	prefill     prefill_sm80_r128k64s2w4.cu
-//	prefill     prefill_sm90_r192k64s3w16.cu
+//	prefill     prefill_sm90_r192k128s3w16.cu
 //	extend      extend_sm80_r128k64s2w4.cu
-//	extend      extend_sm90_r128k128s3w12.cu
+//	extend      extend_sm90_r128k128s3w16.cu
 //	decode      decode_sm80_r16k16s2w4.cu
 //	decode      decode_sm90_r16k128s3w7.cu
 //	shared_decode shared_decode_sm80_r128k64s2w4.cu
@@ -40,9 +40,9 @@ import (
 //go:embed manifest.json
 //go:embed append_sm80.cu
 //go:embed prefill_sm80_r128k64s2w4.cu
-//go:embed prefill_sm90_r192k64s3w16.cu
+//go:embed prefill_sm90_r192k128s3w16.cu
 //go:embed extend_sm80_r128k64s2w4.cu
-//go:embed extend_sm90_r128k128s3w12.cu
+//go:embed extend_sm90_r128k128s3w16.cu
 //go:embed decode_sm80_r16k16s2w4.cu
 //go:embed decode_sm90_r16k128s3w7.cu
 //go:embed shared_decode_sm80_r128k64s2w4.cu
@@ -134,17 +134,17 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindPrefill,
-				Entry:       "kgen_smollm2_135m_prefill_sm90_r192k64s3w16",
-				File:        "prefill_sm90_r192k64s3w16.cu",
+				Entry:       "kgen_smollm2_135m_prefill_sm90_r192k128s3w16",
+				File:        "prefill_sm90_r192k128s3w16.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
 				Rows:        192,
-				Keys:        64,
+				Keys:        128,
 				Stages:      3,
 				Warps:       16,
 				Group:       Group,
-				SharedBytes: 107520,
-				Source:      read("prefill_sm90_r192k64s3w16.cu"),
+				SharedBytes: 140288,
+				Source:      read("prefill_sm90_r192k128s3w16.cu"),
 			},
 			{
 				Kind:        abi.KindExtend,
@@ -162,18 +162,18 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindExtend,
-				Entry:       "kgen_smollm2_135m_extend_sm90_r128k128s3w12",
-				File:        "extend_sm90_r128k128s3w12.cu",
+				Entry:       "kgen_smollm2_135m_extend_sm90_r128k128s3w16",
+				File:        "extend_sm90_r128k128s3w16.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
 				Rows:        128,
 				Keys:        128,
 				Stages:      3,
-				Warps:       12,
+				Warps:       16,
 				Group:       Group,
-				SharedBytes: 148480,
+				SharedBytes: 149504,
 				Folds:       true,
-				Source:      read("extend_sm90_r128k128s3w12.cu"),
+				Source:      read("extend_sm90_r128k128s3w16.cu"),
 			},
 			{
 				Kind:        abi.KindDecode,

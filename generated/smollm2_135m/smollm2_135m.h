@@ -86,10 +86,10 @@
 // multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
 // with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
 // (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
-// Machine code: prefill_sm90_r192k64s3w16.sm_90a.cubin
-#define KGEN_SMOLLM2_135M_PREFILL_SM90_ENTRY "kgen_smollm2_135m_prefill_sm90_r192k64s3w16"
+// Machine code: prefill_sm90_r192k128s3w16.sm_90a.cubin
+#define KGEN_SMOLLM2_135M_PREFILL_SM90_ENTRY "kgen_smollm2_135m_prefill_sm90_r192k128s3w16"
 #define KGEN_SMOLLM2_135M_PREFILL_SM90_THREADS 512
-#define KGEN_SMOLLM2_135M_PREFILL_SM90_SHARED_BYTES 107520
+#define KGEN_SMOLLM2_135M_PREFILL_SM90_SHARED_BYTES 140288
 #define KGEN_SMOLLM2_135M_PREFILL_SM90_ROWS 192  // of a tile: query tokens of an item x group, at most
 
 // extend attends from a block of query tokens to many segments and to the block's own tokens.
@@ -105,10 +105,10 @@
 // multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
 // with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
 // (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
-// Machine code: extend_sm90_r128k128s3w12.sm_90a.cubin
-#define KGEN_SMOLLM2_135M_EXTEND_SM90_ENTRY "kgen_smollm2_135m_extend_sm90_r128k128s3w12"
-#define KGEN_SMOLLM2_135M_EXTEND_SM90_THREADS 384
-#define KGEN_SMOLLM2_135M_EXTEND_SM90_SHARED_BYTES 148480
+// Machine code: extend_sm90_r128k128s3w16.sm_90a.cubin
+#define KGEN_SMOLLM2_135M_EXTEND_SM90_ENTRY "kgen_smollm2_135m_extend_sm90_r128k128s3w16"
+#define KGEN_SMOLLM2_135M_EXTEND_SM90_THREADS 512
+#define KGEN_SMOLLM2_135M_EXTEND_SM90_SHARED_BYTES 149504
 #define KGEN_SMOLLM2_135M_EXTEND_SM90_ROWS 128  // of a tile: query tokens of an item x group, at most
 
 // decode attends from one query token of each sequence, its keys split over many blocks.
