@@ -2645,7 +2645,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // What is not of an item's outputs is found under their last products; but not where there are as few registers
   // as beside a warpgroup that rotates, or of three: ptxas would wait for each product of the whole loop, and not
   // always say so.
-  constexpr bool ends_under_products = !rotates_apart<Config> && !rotates_own<Config>;
+  constexpr bool ends_under_products = Config::folds && warpgroups == 2 && !rotates_apart<Config>;  // beside a loop for whole tiles no others can
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;

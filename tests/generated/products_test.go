@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/kgen-project/kgen/gen/build"
+	"github.com/kgen-project/kgen/gen/emit"
+	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/gen/toolchain"
 	"github.com/kgen-project/kgen/generated/llama2_7b"
@@ -14,6 +16,7 @@ import (
 	"github.com/kgen-project/kgen/generated/smollm2_135m"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cubincache"
+	"github.com/kgen-project/kgen/templates"
 	"github.com/kgen-project/kgen/tests/testutil"
 )
 
@@ -21,15 +24,6 @@ import (
 // for at once. ptxas makes such code where it can't tell which registers products under way have, does not
 // always warn of it, and nothing but the kernel's time shows it: half as long again.
 func TestProductsOverlap(t *testing.T) {
-	tools := toolchain.Find(testutil.Toolchain())
-	if tools.NVRTC == "" || tools.Nvdisasm == "" {
-		t.Skip("NVRTC or nvdisasm is not found; run `kgen toolchain install`")
-	}
-	compiler, err := build.FindCompiler(t.Context(), build.NVRTC, tools, filepath.Join(testutil.CacheDir(), "versions"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cache := cubincache.Cache{Dir: filepath.Join(testutil.CacheDir(), "cubins")}
 	for name, manifest := range map[string]func() (abi.Manifest, error){
 		"llama2_7b": llama2_7b.Manifest, "llama3": llama3.Manifest, "smollm2_135m": smollm2_135m.Manifest,
 	} {
@@ -48,28 +42,78 @@ func TestProductsOverlap(t *testing.T) {
 			}
 			sources = append(sources, build.Source{Name: k.Source, Entry: k.Entry, Text: text, Target: spec.Target("sm_90a")})
 		}
-		cubins, err := build.Build(t.Context(), compiler, cache, sources, build.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		with := 0 // kernels with such products
-		for _, c := range cubins {
-			code, err := toolchain.Disassemble(t.Context(), tools.Nvdisasm, c.Cubin)
-			if err != nil {
-				t.Fatal(err)
-			}
-			products, waits := strings.Count(code, " HGMMA."), strings.Count(code, " WARPGROUP.DEPBAR.")
-			if products > 0 {
-				with++
-			}
-			// Warps that rotate wait for each of their small products, for more of which they have no registers.
-			rotations := strings.Count(code, " HGMMA.64x16x16.")
-			if products, waits := products-rotations, waits-rotations; 3*waits > products {
-				t.Errorf("%s: %s waits %d times for %d products", name, c.Source.Name, waits, products)
-			}
-		}
-		if with < 3 {
+		if with := productsOverlap(t, name, sources); with < 3 {
 			t.Errorf("%s: %d kernels of family sm90 have products of warpgroups", name, with)
 		}
 	}
+}
+
+// The same for tiles that nobody is given without asking: of head dim 64, whose kernels have a loop for whole tiles.
+func TestProductsOverlapByHand(t *testing.T) {
+	const file = "../../specs/smollm2_135m.yaml"
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tile := range []spec.Tile{{Rows: 64, Keys: 128, Stages: 3, Warps: 8}, {Rows: 128, Keys: 64, Stages: 3, Warps: 12}, {Rows: 192, Keys: 128, Stages: 3, Warps: 16}} {
+		s, err := spec.Parse(file, data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Targets = []spec.Target{"sm_90a"}
+		var plans []plan.Plan
+		for _, kind := range []spec.Kind{spec.Prefill, spec.Extend, spec.SharedDecode} {
+			s.Tiles = map[spec.Kind]spec.Tile{kind: tile}
+			p, err := plan.Choose(s, kind, "sm_90a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			plans = append(plans, p)
+		}
+		out, err := emit.Emit(s, plans, templates.FS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sources []build.Source
+		for _, k := range out.Kernels {
+			sources = append(sources, build.Source{Name: k.File, Entry: k.Entry, Text: k.Source, Target: spec.Target("sm_90a")})
+		}
+		if with := productsOverlap(t, "smollm2_135m", sources); with != len(plans) {
+			t.Errorf("%d of %d kernels have products of warpgroups", with, len(plans))
+		}
+	}
+}
+
+// productsOverlap compiles kernels, and looks at each. It returns how many have products of warpgroups.
+func productsOverlap(t *testing.T, name string, sources []build.Source) int {
+	t.Helper()
+	tools := toolchain.Find(testutil.Toolchain())
+	if tools.NVRTC == "" || tools.Nvdisasm == "" {
+		t.Skip("NVRTC or nvdisasm is not found; run `kgen toolchain install`")
+	}
+	compiler, err := build.FindCompiler(t.Context(), build.NVRTC, tools, filepath.Join(testutil.CacheDir(), "versions"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cubins, err := build.Build(t.Context(), compiler, cubincache.Cache{Dir: filepath.Join(testutil.CacheDir(), "cubins")}, sources, build.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := 0
+	for _, c := range cubins {
+		code, err := toolchain.Disassemble(t.Context(), tools.Nvdisasm, c.Cubin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		products, waits := strings.Count(code, " HGMMA."), strings.Count(code, " WARPGROUP.DEPBAR.")
+		if products > 0 {
+			with++
+		}
+		// Warps that rotate wait for each of their small products, for more of which they have no registers.
+		rotations := strings.Count(code, " HGMMA.64x16x16.")
+		if products, waits := products-rotations, waits-rotations; 3*waits > products {
+			t.Errorf("%s: %s waits %d times for %d products", name, c.Source.Name, waits, products)
+		}
+	}
+	return with
 }
