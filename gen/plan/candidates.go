@@ -162,7 +162,7 @@ const mostRegisters = 255 // of a thread
 func registerLimit(m spec.Model, p Plan) int {
 	const unit, beside, besideWide, ofThree = 8, 192, 208, 160
 	switch {
-	case p.Family == SM90 && manyRows(p.Kind) && p.Rows == ownRows:
+	case p.RotatesOwn():
 		return ofThree
 	case (p.AlignsQueries || p.KeysAhead && p.BlockRows() == apartRows) && m.VHeadDim > 128:
 		return besideWide

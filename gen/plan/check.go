@@ -11,10 +11,6 @@ import (
 // with tiles: more leave too few for the rest.
 const mostAccumulators = 192
 
-// ownKeys and ownDims are the keys of a tile, and the most dimensions, of which three warpgroups attend, each of
-// which rotates its own queries: it has registers for their scores, weights and outputs, and others have none.
-const ownKeys, ownDims = 128, 64
-
 // Misfit says why a plan can't be a kernel: what is wrong with a field of its tile.
 type Misfit struct{ Field, Msg string }
 

@@ -267,17 +267,19 @@ func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t s
 	p := Plan{Kind: kind, Family: family, Targets: []spec.Target{target}, Rows: t.Rows, Keys: t.Keys, Stages: t.Stages, Warps: t.Warps, Cluster: 1}
 	if family == SM90 {
 		p.Cluster = t.Rows / blockRows(s, kind, t)
-		if p.Rotators = rotators(s, kind); canRotateApart(s, kind) && p.BlockRows() == apartRows && t.Warps == attendWarps(apartRows)+apartWarps {
-			p.Rotators = apartWarps
-		}
-		if manyRows(kind) && p.Rows == ownRows {
+		switch {
+		case manyRows(kind) && p.Rows == ownRows:
 			p.Rotators = 0
+		case canRotateApart(s, kind) && p.BlockRows() == apartRows && t.Warps == attendWarps(apartRows)+apartWarps:
+			p.Rotators = apartWarps
+		default:
+			p.Rotators = rotators(s, kind)
 		}
 		p.AlignsQueries = p.RotatesApart() && canAlign(s, kind)
 		p.Folds = folds(s, p)
 	}
 	if family == SM90 && manyRows(kind) {
-		if p.Queries = 2; p.Rotators == 0 || sharedBytes(s, p) > limits[target].SharedPerBlock {
+		if p.Queries = 2; p.RotatesOwn() || sharedBytes(s, p) > limits[target].SharedPerBlock {
 			p.Queries = 1
 		}
 	}
@@ -308,7 +310,7 @@ func folds(s spec.Spec, p Plan) bool {
 
 // canAlign reports where family sm90 can align an item's queries, so that their rotation for a
 // run is the same for all rows, and short: where fp16, which aligned queries are, rounds less
-// than the spec's elements, where results have room for them, and where there are registers. It
+// than the spec's elements, where results have room for them (which pairs alone use now: see AlignsPairs), and where there are registers. It
 // is worth it where an item has many runs.
 func canAlign(s spec.Spec, kind spec.Kind) bool {
 	return kind == spec.Extend && s.Cache.Encoding == spec.Segment && s.Rope.RotaryDim > 0 && s.Model.DType == spec.BF16 &&
@@ -349,7 +351,10 @@ func FP16Keys(s spec.Spec, family Family) bool {
 const (
 	apartWarps = 4   // that rotate, beside all others: a warpgroup
 	apartRows  = 128 // of a block, for which four warpgroups share out the registers
-	ownRows    = 192 // of a block, of which each warpgroup that attends rotates its own queries
+
+	// Of three warpgroups each rotates its own queries: with scores, weights and outputs of so many keys and
+	// dimensions they leave no registers to others.
+	ownRows, ownKeys, ownDims = 192, 128, 64
 
 	clusterRows = 256 // of a tile that a cluster of two blocks shares
 )

@@ -59,6 +59,11 @@ func (p Plan) RotatesApart() bool {
 	return p.Family == SM90 && manyRows(p.Kind) && p.Rotators == apartWarps
 }
 
+// RotatesOwn reports plans of sm90 by three warpgroups, each of which rotates its own queries.
+func (p Plan) RotatesOwn() bool {
+	return p.Family == SM90 && manyRows(p.Kind) && p.Rotators == 0
+}
+
 // Reads is the spec whose keys the plan's kernel reads: s, or where they are rotated ahead of it, its
 // baked sibling.
 func (p Plan) Reads(s spec.Spec) spec.Spec {

@@ -933,7 +933,8 @@ struct QueryRows {
   }
 };
 
-// A tile of queries for products with keys, which has elements where keys have them.
+// A tile of queries for products with keys, which has elements where keys have them. Whether a thread keeps a token's angles
+// for all of its heads: see rotate_query_to.
 template <class Config, class Tile, bool KeepsAngles = true>
 struct QueryTile {
   static constexpr float scale = Config::query_scale;  // of all units

@@ -1343,7 +1343,8 @@ struct QueryRows {
   }
 };
 
-// A tile of queries for products with keys, which has elements where keys have them.
+// A tile of queries for products with keys, which has elements where keys have them. Whether a thread keeps a token's angles
+// for all of its heads: see rotate_query_to.
 template <class Config, class Tile, bool KeepsAngles = true>
 struct QueryTile {
   static constexpr float scale = Config::query_scale;  // of all units
@@ -2671,7 +2672,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // What is not of an item's outputs is found under their last products; but not where there are as few registers
   // as beside a warpgroup that rotates, or of three: ptxas would wait for each product of the whole loop, and not
   // always say so.
-  constexpr bool ends_under_products = Config::folds && warpgroups == 2 && !rotates_apart<Config>;  // beside a loop for whole tiles no others can
+  constexpr bool ends_under_products = Config::folds && warpgroups == 2 && !rotates_apart<Config>;  // nor, beside the loop for whole tiles, of others
   RingPlace<AttendSm90Shared<Config>::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;

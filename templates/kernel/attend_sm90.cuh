@@ -33,7 +33,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // as beside a warpgroup that rotates, or of three: ptxas would wait for each product of the whole loop, and not
   // always say so.
 #if KGEN_SCALED_QUERIES
-  constexpr bool ends_under_products = Config::folds && warpgroups == 2 && !rotates_apart<Config>;  // beside a loop for whole tiles no others can
+  constexpr bool ends_under_products = Config::folds && warpgroups == 2 && !rotates_apart<Config>;  // nor, beside the loop for whole tiles, of others
 #else
   constexpr bool ends_under_products = !rotates_apart<Config> && !rotates_own<Config>;
 #endif

@@ -55,13 +55,13 @@ func TestProductsOverlapByHand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s, err := spec.Parse(file, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Targets = []spec.Target{"sm_90a"}
+	var plans []plan.Plan
 	for _, tile := range []spec.Tile{{Rows: 64, Keys: 128, Stages: 3, Warps: 8}, {Rows: 128, Keys: 64, Stages: 3, Warps: 12}, {Rows: 192, Keys: 128, Stages: 3, Warps: 16}} {
-		s, err := spec.Parse(file, data)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Targets = []spec.Target{"sm_90a"}
-		var plans []plan.Plan
 		for _, kind := range []spec.Kind{spec.Prefill, spec.Extend, spec.SharedDecode} {
 			s.Tiles = map[spec.Kind]spec.Tile{kind: tile}
 			p, err := plan.Choose(s, kind, "sm_90a")
@@ -70,17 +70,17 @@ func TestProductsOverlapByHand(t *testing.T) {
 			}
 			plans = append(plans, p)
 		}
-		out, err := emit.Emit(s, plans, templates.FS)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var sources []build.Source
-		for _, k := range out.Kernels {
-			sources = append(sources, build.Source{Name: k.File, Entry: k.Entry, Text: k.Source, Target: spec.Target("sm_90a")})
-		}
-		if with := productsOverlap(t, "smollm2_135m", sources); with != len(plans) {
-			t.Errorf("%d of %d kernels have products of warpgroups", with, len(plans))
-		}
+	}
+	out, err := emit.Emit(s, plans, templates.FS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sources []build.Source
+	for _, k := range out.Kernels {
+		sources = append(sources, build.Source{Name: k.File, Entry: k.Entry, Text: k.Source, Target: spec.Target("sm_90a")})
+	}
+	if with := productsOverlap(t, "smollm2_135m", sources); with != len(plans) {
+		t.Errorf("%d of %d kernels have products of warpgroups", with, len(plans))
 	}
 }
 
