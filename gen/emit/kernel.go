@@ -217,6 +217,9 @@ func config(s spec.Spec, p plan.Plan) string {
 		line("int", "keys", p.Keys, "keys in a tile")
 		line("int", "stages", p.Stages, "tiles of keys in flight")
 	}
+	if p.KeyStages > 0 {
+		line("int", "key_stages", p.KeyStages, "tiles of keys in flight, where stages are of values")
+	}
 	if p.Results > 0 {
 		line("int", "results", p.Results, "items whose warps' results there is room for")
 		line("int", "kept_levels", p.KeptLevels, "of an item's parts, whose results shared memory has room for")

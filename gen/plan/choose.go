@@ -279,8 +279,12 @@ func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t s
 		p.Folds = folds(s, p)
 	}
 	if family == SM90 && manyRows(kind) {
+		p.KeyStages = p.Stages + 1
 		if p.Queries = 2; p.RotatesOwn() || sharedBytes(s, p) > limits[target].SharedPerBlock {
 			p.Queries = 1
+		}
+		if kind == spec.Extend && s.RotatesKeys() {
+			p = withKeyStage(s, p, target)
 		}
 	}
 	if family == SM90 && kind == spec.Decode {
@@ -298,6 +302,20 @@ func newPlan(s spec.Spec, kind spec.Kind, target spec.Target, family Family, t s
 	}
 	p.Shared = sharedBytes(s, p)
 	p.MinBlocks = 1
+	return p
+}
+
+// withKeyStage is the plan with room for one more tile of keys, if need be in place of the second tile of queries.
+// Rotators are what extend of raw keys waits for, and they for keys: 1 to 6 percent (H100). Prefill has more items, whose
+// queries would come late.
+func withKeyStage(s spec.Spec, p Plan, target spec.Target) Plan {
+	deep := p
+	deep.KeyStages++
+	for ; deep.Queries > 0; deep.Queries-- {
+		if sharedBytes(s, deep) <= limits[target].SharedPerBlock {
+			return deep
+		}
+	}
 	return p
 }
 

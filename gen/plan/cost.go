@@ -124,11 +124,11 @@ const (
 
 // Of raw keys' rotation: the instructions that a warp takes for 32 keys and 16 dimensions, by
 // the machine code, and a warp's time for an instruction beside the others of its scheduler,
-// in nanoseconds: for a rotator of family sm90 as measured (H200, 2026-11-23, prefill of 4x4096
-// tokens), for family sm80, which works an angle's terms out anew, as counted.
+// in nanoseconds: for a rotator of family sm90 as measured (H100, 2026-11-25, extend of 4x512 over
+// 8k tokens), for family sm80, which works an angle's terms out anew, as counted.
 const (
-	rotatorInstructions  = 66
-	rotatorTime          = 3.8
+	rotatorInstructions  = 76
+	rotatorTime          = 3.0
 	rotationInstructions = 150
 	instructionTime      = 1.0
 	rotationUnit         = 32 * 16

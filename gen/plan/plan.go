@@ -25,6 +25,10 @@ type Plan struct {
 	// rotated for the next item, or run, only when those of the one before are done with.
 	Queries int
 
+	// KeyStages is how many tiles of keys sm90's kinds of many rows have in flight: more than of values, as keys are held
+	// until their weights are known to be right, and raw ones are rotated first.
+	KeyStages int
+
 	// AlignsQueries says that sm90 rotates queries in fp32 once an item, and from there for each of
 	// its runs by the same angles for all rows. It takes a warpgroup more.
 	AlignsQueries bool

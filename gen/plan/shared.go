@@ -48,8 +48,8 @@ func sharedBytes(s spec.Spec, p Plan) int {
 		return roundUp(p.Queries*query+stages+results+kept+rotation+rings, columnAlign)
 	case p.Family == SM90: // struct AttendSm90Shared
 		const note = 4
-		keyStages, keyBarriers, rotation := p.Stages+1, barriers, 0
-		stages += p.Keys * m.HeadDim * elementBytes
+		keyStages, keyBarriers, rotation := p.KeyStages, barriers, 0
+		stages += (p.KeyStages - p.Stages) * p.Keys * m.HeadDim * elementBytes
 		if s.RotatesKeys() {
 			keyBarriers, rotation = barriers+barrier, highTermBytes(s, p.Keys)
 		}

@@ -231,7 +231,8 @@ func alignedPairs(s *spec.Spec) {
 
 // Those of raw keys with more units than a rotator has, and some that are not rotated.
 var mutationsUnits = []mutation{
-	{"a unit's keys that are the one's before", spec.Extend, spec.Raw, "load(slot + 1, i);", "load(slot, i);", false},
+	{"a unit's keys that are the one's before", spec.Extend, spec.Raw, "places(rows, unit(slot + 1))", "places(rows, unit(slot))", false},
+	{"the first round's high terms for all", spec.Extend, spec.Raw, "return terms[round].load();", "return terms[0].load();", false},
 	{"the low terms of another unit", spec.Extend, spec.Raw, "rotate_by_terms<Config>(x[i], y[i], now, low[slot])", "rotate_by_terms<Config>(x[i], y[i], now, low[0])", false},
 	{"elements that are not rotated left as bf16", spec.Extend, spec.Raw, "pass(keys);\n    publish();", "publish();", false},
 }

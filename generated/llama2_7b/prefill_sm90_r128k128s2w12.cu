@@ -777,6 +777,7 @@ struct Config {
   static constexpr int rows = 128;                // query tokens x heads of one KV head in a block's tile
   static constexpr int keys = 128;                // keys in a tile
   static constexpr int stages = 2;                // tiles of keys in flight
+  static constexpr int key_stages = 3;            // tiles of keys in flight, where stages are of values
   static constexpr int warps = 12;
   static constexpr int rotators = 2;              // warps that rotate
   static constexpr int queries = 2;               // tiles of rotated queries that there is room for
@@ -2134,9 +2135,7 @@ struct TileNote {
 
 template <class Config>
 struct AttendSm90Shared {
-  // One more than of values: keys are held until their weights are known to be right, and raw
-  // ones are rotated first.
-  static constexpr int key_stages = Config::stages + 1;
+  static constexpr int key_stages = Config::key_stages;
   static constexpr int copiers = Config::rotators == 3 ? 1 : 2;
   using Works = WorkRing<Config::rows / 16 + Config::rotators + query_prefetchers<Config> + copiers - 1>;  // all warps with work but the finder
 
@@ -2961,7 +2960,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, lane}, [&](const TileOfItem& t) { values.copy(t); });
     values.end();
   } else if constexpr (rotates_own<Config>) {
-    prefetch_queries<Config>(params, shared, helper - 64);
+    prefetch_queries<Config>(params, shared, helper - 32 * AttendSm90Shared<Config>::copiers);
   }
 }
 

@@ -402,7 +402,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, lane}, [&](const TileOfItem& t) { values.copy(t); });
     values.end();
   } else if constexpr (rotates_own<Config>) {
-    prefetch_queries<Config>(params, shared, helper - 64);
+    prefetch_queries<Config>(params, shared, helper - 32 * AttendSm90Shared<Config>::copiers);
   }
 }
 

@@ -62,9 +62,7 @@ struct TileNote {
 
 template <class Config>
 struct AttendSm90Shared {
-  // One more than of values: keys are held until their weights are known to be right, and raw
-  // ones are rotated first.
-  static constexpr int key_stages = Config::stages + 1;
+  static constexpr int key_stages = Config::key_stages;
   static constexpr int copiers = Config::rotators == 3 ? 1 : 2;
   using Works = WorkRing<Config::rows / 16 + Config::rotators + query_prefetchers<Config> + copiers - 1>;  // all warps with work but the finder
 

@@ -99,7 +99,7 @@ struct KeyRotator {
   using Tile = ColumnTile<Config::keys, Config::head_dim>;
   using Units = RotationUnits<Config>;
   using High = HighTerms<Config>;
-  static constexpr int lanes = 32, rounds = Config::keys / lanes, slots = (Units::rotated + Warps - 1) / Warps;
+  static constexpr int lanes = 32, rounds = Config::keys / lanes, slots = (Units::rotated + Warps - 1) / Warps, round_bytes = lanes * Tile::row_bytes;
   static_assert(1 << Config::rope_low_bits == lanes, "a lane for each row of the low level");
   static_assert(Config::keys % lanes == 0, "the lanes take whole rounds of keys");
   static_assert(High::rows * 4 <= lanes, "a lane for each two pairs of a unit's terms");
@@ -112,7 +112,10 @@ struct KeyRotator {
 
   // Asked for anew: low terms and what the warp follows the tiles by leave no registers
   // for addresses.
-  __device__ __forceinline__ int unit(int slot) const { return ptx::here(warp) + slot * Warps; }
+  __device__ __forceinline__ int unit(int slot) const {
+    const unsigned first = ptx::here(warp);
+    return (Warps == 4 && !Short ? first % 4u : first) + slot * Warps;  // the compiler is to know that it is below 4: chunks' quotients are constants then
+  }
   __device__ __forceinline__ bool has(int slot) const { return Units::rotated % Warps == 0 || slot < slots - 1 || unit(slot) < Units::rotated; }
 
   __device__ __forceinline__ void load_low_terms() {
@@ -161,7 +164,7 @@ struct KeyRotator {
     Tile& keys;
     int first, carry;  // the first's multiple of 32 is the next one
 
-    __device__ __forceinline__ unsigned char* chunk(int round, int chunk) const { return keys.bytes + Tile::byte(first, chunk) + round * (lanes * Tile::row_bytes); }
+    __device__ __forceinline__ unsigned char* chunk(int round, int chunk) const { return keys.bytes + Tile::byte(first, chunk) + round * round_bytes; }
   };
   __device__ __forceinline__ KeyTerms high_terms(const Rows& rows, int unit, int round) const { return high.terms[unit][round + rows.carry].load(); }
 
@@ -196,33 +199,53 @@ struct KeyRotator {
     }
   }
 
+  // Where a unit has its chunks in the first round, and their high terms: those of further rounds are as far behind as an
+  // instruction can say. Each is asked for anew, else the compiler finds every round's by itself.
+  struct Places {
+    unsigned char *first, *second;
+    const KeyTerms* terms;
+
+    __device__ __forceinline__ void load(int round, uint4& x, uint4& y) const {
+      x = ptx::load_16(first + round * round_bytes), y = ptx::load_16(second + round * round_bytes);
+    }
+    __device__ __forceinline__ void store(int round, const uint4& x, const uint4& y) const {
+      ptx::store_16(first + round * round_bytes, x);
+      ptx::store_16(second + round * round_bytes, y);
+    }
+    __device__ __forceinline__ KeyTerms high(int round) const { return terms[round].load(); }
+  };
+  __device__ __forceinline__ Places places(const Rows& rows, int unit) const {
+    const int first = Tile::byte(rows.first, Units::first_rotated(unit)), second = Tile::byte(rows.first, Units::second_rotated(unit));
+    unsigned char* const chunk = rows.keys.bytes + ptx::here(first);
+    return {chunk, chunk + (second - first), &high.terms[0][0] + ptx::here(unit * High::rows + rows.carry)};
+  }
+
   // The compiler moves no load across a store, and puts off the others. So the next terms are
   // loaded before a round's stores, and the next unit's chunks as soon as this one's have left
   // their registers.
   __device__ __forceinline__ void rotate_ahead(const Rows& rows, const KeyTile& next_tile) {
     uint4 x[rounds], y[rounds];
-    auto load = [&](int slot, int i) {
-      x[i] = ptx::load_16(rows.chunk(i, Units::first_rotated(unit(slot)))), y[i] = ptx::load_16(rows.chunk(i, Units::second_rotated(unit(slot))));
-    };
+    Places at = places(rows, unit(0));
 #pragma unroll
     for (int i = 0; i < rounds; ++i) {
-      if (has(0)) load(0, i);
+      if (has(0)) at.load(i, x[i], y[i]);
     }
 #pragma unroll
     for (int slot = 0; slot < slots; ++slot) {
       if (slot == slots - 1) fetch(next_tile);  // no sooner: chunks to come leave no registers
       if (!has(slot)) continue;
-      const int u = unit(slot), a = Units::first_rotated(u), b = Units::second_rotated(u);
-      KeyTerms now = high_terms(rows, u, 0);
+      const bool more = slot + 1 < slots && has(slot + 1);
+      const Places next_at = more ? places(rows, unit(slot + 1)) : at;
+      KeyTerms now = at.high(0);
 #pragma unroll
       for (int i = 0; i < rounds; ++i) {
-        const KeyTerms next = high_terms(rows, u, i + 1 < rounds ? i + 1 : i);
+        const KeyTerms next = at.high(i + 1 < rounds ? i + 1 : i);
         rotate_by_terms<Config>(x[i], y[i], now, low[slot]);
-        ptx::store_16(rows.chunk(i, a), x[i]);
-        ptx::store_16(rows.chunk(i, b), y[i]);
-        if (slot + 1 < slots && has(slot + 1)) load(slot + 1, i);
+        at.store(i, x[i], y[i]);
+        if (more) next_at.load(i, x[i], y[i]);
         now = next;
       }
+      at = next_at;
     }
   }
 
