@@ -212,3 +212,30 @@ func TestWithEncoding(t *testing.T) {
 		}
 	}
 }
+
+// Extend of raw keys has room for one more tile of keys than others, for which it gives up a tile of queries where it must.
+func TestChooseKeyStages(t *testing.T) {
+	const narrow, usual, tall = "head_dim: 64", "head_dim: 128", "head_dim: 256"
+	for _, c := range []struct {
+		dim           string
+		encoding      spec.Encoding
+		kind          spec.Kind
+		more, queries int // tiles of keys beyond those of values, and of queries
+	}{
+		{usual, spec.Raw, spec.Extend, 2, 1},
+		{narrow, spec.Raw, spec.Extend, 2, 2},
+		{usual, spec.Raw, spec.Prefill, 1, 2},
+		{usual, spec.Raw, spec.SharedDecode, 1, 2},
+		{usual, spec.Segment, spec.Extend, 1, 2},
+		{tall, spec.Segment, spec.Extend, 1, 1},
+	} {
+		s := spec.WithEncoding(wide(t, "model: {query_heads: 8, kv_heads: 4, "+c.dim+"}\n"), c.encoding)
+		p, err := plan.Choose(s, c.kind, "sm_90a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.KeyStages - p.Stages; got != c.more || p.Queries != c.queries {
+			t.Errorf("%s of %s keys, %s: %s has %d more tiles of keys and %d of queries, want %d and %d", c.kind, c.encoding, c.dim, p.Layout(), got, p.Queries, c.more, c.queries)
+		}
+	}
+}
