@@ -111,6 +111,9 @@ func checkSM90(s spec.Spec, p Plan, fail refusal) *Misfit {
 		}
 		return fail("warps", "family sm90 has four warps that copy and rotate, and four for each 64 rows: %d for %d rows%s, not %d",
 			attendWarps(rows), rows, apart, p.Warps)
+	case p.ExchangesKeys(s) && !p.RotatesApart():
+		return fail("warps", "two blocks that share tiles of %d rows and exchange raw keys have %d warps each, four to rotate and four to copy and give, not %d",
+			p.Rows, attendWarps(apartRows)+apartWarps, p.Warps)
 	case !decode && p.Keys != 64 && p.Keys != 128:
 		return fail("keys", "family sm90 has tiles of 64 or 128 keys, not %d", p.Keys)
 	case s.Cache.PageSize < p.Keys && p.Keys%s.Cache.PageSize != 0:

@@ -379,10 +379,10 @@ const (
 
 // canCluster reports the kinds of family sm90 of which two blocks can share an item: what one
 // copies of K and V is then for both. Shared decode's rows are of members, not of tokens that
-// follow each other. Raw keys would be rotated by each block (or, by one for both, come later
-// than that saves: the exchange takes a third of a tile's time).
+// follow each other. Of raw keys each block rotates its share of a tile and gives it to the other, for which there are
+// warps where a warpgroup rotates.
 func canCluster(s spec.Spec, kind spec.Kind) bool {
-	return (kind == spec.Prefill || kind == spec.Extend) && !s.RotatesKeys()
+	return (kind == spec.Prefill || kind == spec.Extend) && (!s.RotatesKeys() || canRotateApart(s, kind))
 }
 
 // blockRows is how many of a tile's rows a block has in family sm90.

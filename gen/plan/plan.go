@@ -68,6 +68,9 @@ func (p Plan) RotatesOwn() bool {
 	return p.Family == SM90 && manyRows(p.Kind) && p.Rotators == 0
 }
 
+// ExchangesKeys reports plans of two blocks for raw keys: each rotates its share of a tile's keys and gives it to the other.
+func (p Plan) ExchangesKeys(s spec.Spec) bool { return p.Cluster > 1 && p.Reads(s).RotatesKeys() }
+
 // Reads is the spec whose keys the plan's kernel reads: s, or where they are rotated ahead of it, its
 // baked sibling.
 func (p Plan) Reads(s spec.Spec) spec.Spec {

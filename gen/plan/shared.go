@@ -51,7 +51,7 @@ func sharedBytes(s spec.Spec, p Plan) int {
 		keyStages, keyBarriers, rotation := p.KeyStages, barriers, 0
 		stages += (p.KeyStages - p.Stages) * p.Keys * m.HeadDim * elementBytes
 		if s.RotatesKeys() {
-			keyBarriers, rotation = barriers+barrier, highTermBytes(s, p.Keys)
+			keyBarriers, rotation = barriers+p.Cluster*barrier, highTermBytes(s, p.BlockKeys())
 		}
 		queryBarriers := p.Queries * barriers
 		if p.AlignsQueries { // struct RunRotation, and barriers for each warpgroup's rows

@@ -37,7 +37,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 #else
   constexpr bool ends_under_products = !rotates_apart<Config> && !rotates_own<Config>;
 #endif
-  RingPlace<AttendSm90Shared<Config>::key_stages> key;
+  RingPlace<Config::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
   auto release = [&](unsigned long long& free) { arrive_everywhere(free, lane); };
@@ -134,12 +134,15 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // 0 subtracts nothing: a warp of such rows alone saves an instruction a score.
 #if KGEN_SCALED_QUERIES
     constexpr float near = 32.f;
+    constexpr int usually_plain = 1;
     int plain = 0;
     auto find_plain = [&]() { plain = softmax.plain(); };
+    auto stay_plain = [&]() { plain = 1; };
 #else
     constexpr float near = -1.f;
-    constexpr int plain = 0;
+    constexpr int plain = 0, usually_plain = 0;
     auto find_plain = [&]() {};
+    auto stay_plain = [&]() {};
 #endif
     auto weigh_row = [&](int h, int plain) {
       return plain ? softmax.weigh_row<true>(scores, 0, h, 1.f) : softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
@@ -236,20 +239,21 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         release(shared.key_free[held]);
         give_query_for(next);
       };
+      auto usual = [&]() { return usually_plain ? plain : started; };
       while (next.exists()) {
         bool within_range, ends_part = false;  // the latter with the values before the tile's
         Softmax<1> ended;
-#if KGEN_SCALED_QUERIES
-        if (plain && tokens == keys && next.whole<Config>()) {
+#if KGEN_WHOLE_TILES
+        if (usual() && tokens == keys && next.whole<Config>()) {
           // Most tiles: code without a branch but the loop's, as one that is taken costs 20 cycles and more.
           for (;;) {
             find_scores();
-            within_range = find_weights(1);
+            within_range = find_weights(usually_plain);
             if (!within_range) break;
             finish_tile();
             if (!next.whole<Config>()) break;
           }
-          plain = started = 1;  // as they were: for the loop they need no registers
+          stay_plain(), started = 1;  // as before: for the loop they need no registers
           if (within_range) continue;
         } else
 #endif
@@ -337,11 +341,14 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
       for (unsigned long long& full : shared.query_full[s]) ptx::barrier_init(ptx::shared_address(&full), rotator_threads<Config>);
       for (unsigned long long& free : shared.query_free[s]) ptx::barrier_init(ptx::shared_address(&free), 128 * consumers / AttendSm90Shared<Config>::query_parts);
     }
-    for (int s = 0; s < AttendSm90Shared<Config>::key_stages; ++s) {
+    for (int s = 0; s < Config::key_stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), cluster_blocks * 4 * consumers);
 #if KGEN_ROTATED_KEYS
-      ptx::barrier_init(ptx::shared_address(&shared.key_rotated[s]), Config::rotators);
+      ptx::barrier_init(ptx::shared_address(&shared.key_rotated[s]), exchanges_keys<Config> ? 1 : Config::rotators);
+#if KGEN_EXCHANGED_KEYS
+      ptx::barrier_init(ptx::shared_address(&shared.own_rotated[s]), Config::rotators);
+#endif
 #endif
     }
     for (int s = 0; s < Config::stages; ++s) {
@@ -395,12 +402,16 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     produce_keys_and_values<Config>(params, shared, helper);
   } else if (copier == 0) {
     KeyCopier<Config> keys = {params, shared, lane};
-    for_each_tile<Config, AttendSm90Shared<Config>::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) { keys.copy(t); });
+    for_each_tile<Config, Config::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) { keys.copy(t); });
     keys.end();
   } else if (copier == 1) {
     ValueCopier<Config> values = {params, shared, lane};
     for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, lane}, [&](const TileOfItem& t) { values.copy(t); });
     values.end();
+#if KGEN_EXCHANGED_KEYS
+  } else if (copier == 2) {
+    give_keys<Config>(params, shared, lane);
+#endif
   } else if constexpr (rotates_own<Config>) {
     prefetch_queries<Config>(params, shared, helper - 32 * AttendSm90Shared<Config>::copiers);
   }

@@ -85,10 +85,10 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
     const uint32_t full = ptx::shared_address(&all_full[place.stage]);
     if (lane == 0) {
       if (Keys) shared.tile[place.stage] = tile, shared.tile_query[place.stage] = query;
-      ptx::barrier_arrive_expecting(full, tile_bytes<Config, Dim>(tile));
+      ptx::barrier_arrive_expecting(full, tile_bytes<Config, true, Dim>(tile));
     }
     ptx::sync_warp();
-    copy_tile<Config>(stages[place.stage], map, full, t.copies, t.kv_head, params.kv_heads);
+    copy_tile<Config, true>(stages[place.stage], map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   });
 }
@@ -141,10 +141,11 @@ __device__ __forceinline__ void rotate_keys_for_decode(const AttendParams& param
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
-    rotator.start(tile);
+    rotator.fetch(tile);
     while (tile.exists()) {
       const int position = first_key_position(tile);
       tile = tile_after<Config::keys>(params, tile, item.run_end);
+      rotator.publish();
       ptx::barrier_wait(ptx::shared_address(&shared.key_full[place.stage]), place.parity);
       rotator.rotate(shared.key[place.stage], position, tile);
       ptx::fence_async_shared();  // before the next copy to the stage

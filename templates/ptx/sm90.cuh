@@ -169,6 +169,14 @@ __device__ __forceinline__ void tensor_copy_to_both(uint32_t dst, const void* ma
                ::"r"(dst), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "h"(both), "l"(policy) : "memory");
 }
 #endif
+#if KGEN_CLUSTER
+// Copies bytes, a multiple of 16, from this block's shared memory to dst, an address of the cluster, where they count towards
+// the barrier of that block.
+__device__ __forceinline__ void shared_copy_to(uint32_t dst, uint32_t src, int bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               ::"r"(dst), "r"(src), "r"(bytes), "r"(barrier) : "memory");
+}
+#endif
 // Orders this thread's ordinary writes to shared memory before later reads by
 // wgmma and the copy engine; a barrier among the threads must follow.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

@@ -35,7 +35,7 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
   const int lane = thread % 32;
   KeyRotator<Config, Config::rotators, !fp16_keys<Config>> rotator = {rope, shared.high, thread / 32};
   RingPlace<Config::queries> query;
-  RingPlace<AttendSm90Shared<Config>::key_stages> key;
+  RingPlace<Config::key_stages> key;
   bool first = true;
   auto publish_queries = [&](const Work& work, const KeyTile& tile) {
     ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][0]), query.parity ^ 1);
@@ -53,19 +53,25 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
   auto publish_keys = [&]() {
     ptx::fence_async_shared();
     ptx::sync_warp();
-    if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&shared.key_rotated[key.stage]));
+#if KGEN_EXCHANGED_KEYS
+    const uint32_t rotated = ptx::shared_address(&shared.own_rotated[key.stage]);
+#else
+    const uint32_t rotated = ptx::shared_address(&shared.key_rotated[key.stage]);
+#endif
+    if (lane == 0) ptx::barrier_arrive(rotated);
     key.advance();
   };
   WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, lane};
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
     const Item& item = pointer<Item>(params.items)[work.item];
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
-    rotator.start(tile);
+    rotator.fetch(tile);
     publish_queries(work, tile);
     int base = rotation_base(tile);  // that the queries are rotated for
     while (tile.exists()) {
       const KeyTile now = tile;
       tile = tile_after<Config::keys>(params, tile, item.run_end);
+      rotator.publish();
       wait_for_keys();
       rotator.rotate(shared.key[key.stage], first_key_position(now), tile);
       publish_keys();

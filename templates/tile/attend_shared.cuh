@@ -25,6 +25,14 @@ constexpr bool rotates_own = Config::rotators == 0;
 template <class Config>
 constexpr int query_prefetchers = rotates_own<Config> ? 2 : 0;  // warps that bring these near
 
+// Whether each block of a cluster copies and rotates its share of a tile's keys, and gives it to the other.
+template <class Config>
+#if KGEN_EXCHANGED_KEYS
+constexpr bool exchanges_keys = true;
+#else
+constexpr bool exchanges_keys = false;
+#endif
+
 // What consumers ask of every tile of keys, in one word: 0 where the tile does not exist.
 struct TileNote {
   static constexpr int token_bits = 0xff, is_masked = 0x100, is_parts_first = 0x200, is_rotations_first = 0x400;
@@ -62,9 +70,8 @@ struct TileNote {
 
 template <class Config>
 struct AttendSm90Shared {
-  static constexpr int key_stages = Config::key_stages;
   static constexpr int copiers = Config::rotators == 3 ? 1 : 2;
-  using Works = WorkRing<Config::rows / 16 + Config::rotators + query_prefetchers<Config> + copiers - 1>;  // all warps with work but the finder
+  using Works = WorkRing<Config::rows / 16 + Config::rotators + query_prefetchers<Config> + copiers - 1 + exchanges_keys<Config>>;  // all warps with work but the finder
 
   // Queries are published as they come, and their places as they are free: of aligned ones a
   // warpgroup's rows at a time.
@@ -78,7 +85,7 @@ struct AttendSm90Shared {
   // Queries rotated for one run each; the last of an item is also where its outputs
   // are gathered.
   ColumnTile<Config::rows, Config::head_dim> query[Config::queries];
-  ColumnTile<Config::keys, Config::head_dim> key[key_stages];
+  ColumnTile<Config::keys, Config::head_dim> key[Config::key_stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
 #if KGEN_ROTATED_KEYS
   HighTerms<Config> high;
@@ -86,13 +93,16 @@ struct AttendSm90Shared {
 #if KGEN_ALIGNED_QUERIES
   RunRotation<Config> rotation;
 #endif
-  TileNote note[key_stages];  // of the tile of keys in the stage; one that does not exist ends an item
-  KeyTile tile[key_stages];
+  TileNote note[Config::key_stages];  // of the tile of keys in the stage; one that does not exist ends an item
+  KeyTile tile[Config::key_stages];
   alignas(8) Works works;
   unsigned long long query_full[Config::queries][query_parts], query_free[Config::queries][query_parts];
-  unsigned long long key_full[key_stages], key_free[key_stages];
+  unsigned long long key_full[Config::key_stages], key_free[Config::key_stages];
 #if KGEN_ROTATED_KEYS
-  unsigned long long key_rotated[key_stages];
+  unsigned long long key_rotated[Config::key_stages];
+#endif
+#if KGEN_EXCHANGED_KEYS
+  unsigned long long own_rotated[Config::key_stages];  // of this block's share, which is yet to be given to the other
 #endif
   unsigned long long value_full[Config::stages], value_free[Config::stages];
 };

@@ -14,7 +14,7 @@
 // instructions, and the tile 2200: a quarter of the issue slots of its products.
 // Of shared memory 64 KiB a tile are read and written, beside 224 KiB by copies and products.
 #pragma once
-#include "item.cuh"
+#include "pipeline.cuh"
 #if KGEN_FP16_KEYS
 #include "fp16_pairs.cuh"
 #endif
@@ -87,7 +87,7 @@ __device__ __forceinline__ void rotate_by_terms(uint4& first, uint4& second, con
 // keys' positions or below the first.
 template <class Config>
 struct HighTerms {
-  static constexpr int rows = Config::keys / 32 + 1;
+  static constexpr int rows = OwnKeys<Config>::count / 32 + 1;
   alignas(16) KeyTerms terms[RotationUnits<Config>::rotated][rows];
 };
 
@@ -99,9 +99,10 @@ struct KeyRotator {
   using Tile = ColumnTile<Config::keys, Config::head_dim>;
   using Units = RotationUnits<Config>;
   using High = HighTerms<Config>;
-  static constexpr int lanes = 32, rounds = Config::keys / lanes, slots = (Units::rotated + Warps - 1) / Warps, round_bytes = lanes * Tile::row_bytes;
+  using Own = OwnKeys<Config>;
+  static constexpr int lanes = 32, rounds = Own::count / lanes, slots = (Units::rotated + Warps - 1) / Warps, round_bytes = lanes * Tile::row_bytes;
   static_assert(1 << Config::rope_low_bits == lanes, "a lane for each row of the low level");
-  static_assert(Config::keys % lanes == 0, "the lanes take whole rounds of keys");
+  static_assert(Own::count % lanes == 0, "the lanes take whole rounds of keys");
   static_assert(High::rows * 4 <= lanes, "a lane for each two pairs of a unit's terms");
 
   const float* rope;
@@ -128,21 +129,21 @@ struct KeyRotator {
     }
   }
 
-  // Loads the high terms for a tile.
+  // Loads the high terms of its units for a tile.
   __device__ __forceinline__ void fetch(const KeyTile& tile) {
-    const int here = ptx::lane_index(), row = here / 4;
+    const int here = ptx::lane_index();
+    const int first = first_key_position(tile) + Own::first(), tokens = tile.end - tile.begin - Own::first();
+    const int last = first + (tokens < Own::count ? tokens : Own::count) - 1;
+    int row = (first >> Config::rope_low_bits) + here / 4;
+    if (row > last >> Config::rope_low_bits) row = last < 0 ? 0 : last >> Config::rope_low_bits;  // the table may end with the last token's
+    const float* terms = rope + (lanes + row) * Config::rotary_dim + 4 * (here % 4);
 #pragma unroll
     for (int slot = 0; slot < slots; ++slot) {
-      coming[slot] = make_float4(0.f, 0.f, 0.f, 0.f);
-      if (!tile.exists() || !has(slot) || row >= High::rows) continue;
-      const int first = first_key_position(tile), tokens = tile.end - tile.begin;
-      const int last = first + (tokens < Config::keys ? tokens : Config::keys) - 1;
-      const int from = (first >> Config::rope_low_bits) + row;
-      if (from > last >> Config::rope_low_bits) continue;  // the table may end with the last token's row
-      coming[slot] = *reinterpret_cast<const float4*>(rope + (lanes + from) * Config::rotary_dim + 2 * chunk_elements * unit(slot) + 4 * (here % 4));
+      if (!has(slot)) continue;
+      coming[slot] = *reinterpret_cast<const float4*>(terms + 2 * chunk_elements * unit(slot));
     }
   }
-  // Hands those of the next tile to the warp's lanes, who are done with the tile's.
+  // Hands the fetched terms to the warp's lanes, who are done with the tile before.
   __device__ __forceinline__ void publish() {
     const int here = ptx::lane_index(), row = here / 4;
     ptx::sync_warp();
@@ -152,10 +153,6 @@ struct KeyRotator {
       high.terms[unit(slot)][row].set(here % 4, coming[slot]);
     }
     ptx::sync_warp();
-  }
-  __device__ __forceinline__ void start(const KeyTile& tile) {
-    fetch(tile);
-    publish();
   }
 
   // The lane's rows of a tile of keys, one in each round of 32, and what they take of the
@@ -168,12 +165,12 @@ struct KeyRotator {
   };
   __device__ __forceinline__ KeyTerms high_terms(const Rows& rows, int unit, int round) const { return high.terms[unit][round + rows.carry].load(); }
 
-  // Rotates this warp's units of a tile, and readies the terms of the next. Rows that the
+  // Rotates this warp's units of a tile, whose high terms are published, and fetches the next one's. Rows that the
   // tile does not have are rotated too, whatever they hold: they are masked.
   __device__ __forceinline__ void rotate(Tile& keys, int position, const KeyTile& next_tile) {
     // Of eight lanes in a row no two have the same row & 7, so that they meet in no bank.
     const int here = ptx::lane_index(), first = position & (lanes - 1);
-    const Rows rows = {keys, (here - first) & (lanes - 1), here < first};
+    const Rows rows = {keys, Own::first() + ((here - first) & (lanes - 1)), here < first};
     if constexpr (Short) {
       fetch(next_tile);
       rotate_by_round(rows);
@@ -181,7 +178,6 @@ struct KeyRotator {
       rotate_ahead(rows, next_tile);
     }
     pass(keys);
-    publish();
   }
 
   __device__ __forceinline__ void rotate_by_round(const Rows& rows) {
@@ -220,32 +216,34 @@ struct KeyRotator {
     return {chunk, chunk + (second - first), &high.terms[0][0] + ptx::here(unit * High::rows + rows.carry)};
   }
 
-  // The compiler moves no load across a store, and puts off the others. So the next terms are
-  // loaded before a round's stores, and the next unit's chunks as soon as this one's have left
-  // their registers.
+  // The compiler moves no load across a store, and puts off the others. So a step's terms are loaded before the stores of the
+  // one before, and chunks as soon as others have left their registers, of which there are enough for four steps'.
   __device__ __forceinline__ void rotate_ahead(const Rows& rows, const KeyTile& next_tile) {
-    uint4 x[rounds], y[rounds];
-    Places at = places(rows, unit(0));
+    constexpr int steps = slots * rounds, ahead = steps < 4 ? steps : 4;  // a step: 32 keys of a unit
+    uint4 x[ahead], y[ahead];
+    Places at[slots];
+    auto load = [&](int step) {
+      const int slot = step / rounds;
+      if (step >= steps || !has(slot)) return;
+      if (step % rounds == 0) at[slot] = places(rows, unit(slot));
+      at[slot].load(step % rounds, x[step % ahead], y[step % ahead]);
+    };
+    auto terms_of = [&](int step) { return at[step / rounds].high(step % rounds); };
+    if (ahead == steps) fetch(next_tile);
 #pragma unroll
-    for (int i = 0; i < rounds; ++i) {
-      if (has(0)) at.load(i, x[i], y[i]);
-    }
+    for (int step = 0; step < ahead; ++step) load(step);
+    KeyTerms now = terms_of(0);
 #pragma unroll
-    for (int slot = 0; slot < slots; ++slot) {
-      if (slot == slots - 1) fetch(next_tile);  // no sooner: chunks to come leave no registers
+    for (int step = 0; step < steps; ++step) {
+      const int slot = step / rounds;
+      if (ahead < steps && step == (slots - 1) * rounds) fetch(next_tile);  // no sooner: chunks to come leave no registers
       if (!has(slot)) continue;
-      const bool more = slot + 1 < slots && has(slot + 1);
-      const Places next_at = more ? places(rows, unit(slot + 1)) : at;
-      KeyTerms now = at.high(0);
-#pragma unroll
-      for (int i = 0; i < rounds; ++i) {
-        const KeyTerms next = at.high(i + 1 < rounds ? i + 1 : i);
-        rotate_by_terms<Config>(x[i], y[i], now, low[slot]);
-        at.store(i, x[i], y[i]);
-        if (more) next_at.load(i, x[i], y[i]);
-        now = next;
-      }
-      at = next_at;
+      const bool more = step + 1 < steps && has((step + 1) / rounds);
+      const KeyTerms next = more ? terms_of(step + 1) : now;
+      rotate_by_terms<Config>(x[step % ahead], y[step % ahead], now, low[slot]);
+      at[slot].store(step % rounds, x[step % ahead], y[step % ahead]);
+      load(step + ahead);
+      now = next;
     }
   }
 
@@ -255,7 +253,7 @@ struct KeyRotator {
 #pragma unroll 1
     for (int u = Units::rotated + ptx::here(warp); u < Units::count; u += Warps)
 #pragma unroll 1
-      for (int row = ptx::lane_index(); row < Config::keys; row += lanes) {
+      for (int row = Own::first() + ptx::lane_index(); row < Own::first() + Own::count; row += lanes) {
         unsigned char* a = keys.bytes + Tile::byte(row, Units::first_chunk(u));
         unsigned char* b = keys.bytes + Tile::byte(row, Units::second_chunk(u));
         ptx::store_16(a, to_fp16<typename Config::Element>(ptx::load_16(a)));
