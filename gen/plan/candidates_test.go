@@ -108,7 +108,7 @@ func TestMakeRefuses(t *testing.T) {
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 96, 2, 12), Blocks: 1}, "keys", "64 or 128 keys"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(320, 64, 2, 12), Blocks: 1}, "rows", "64, 128 or 192 rows, or of 256 for two blocks, not 320"},
 		{s, spec.SharedDecode, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(256, 64, 2, 12), Blocks: 1}, "rows", "64, 128 or 192 rows, not 256"},
-		{raw, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(256, 64, 2, 12), Blocks: 1}, "rows", "64, 128 or 192 rows, not 256"},
+		{raw, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(256, 64, 2, 12), Blocks: 1}, "warps", "exchange raw keys have 16 warps each"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(256, 64, 2, 20), Blocks: 1}, "warps", "12 for 128 rows, or 16 to align queries and rotate them by a warpgroup, not 20"},
 		{s, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(192, 64, 2, 16), Blocks: 1}, "rows", "192 rows for 128 keys that need no rotation, of at most 64 dimensions; these are 64 of 128"},
 		{raw, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(192, 128, 2, 16), Blocks: 1}, "rows", "keys that need no rotation"},

@@ -196,7 +196,7 @@ func TestWithEncoding(t *testing.T) {
 		{"targets: [sm_90a]\ntiles: {extend: {rows: 128, warps: 16}}\n", spec.Baked, map[spec.Kind]spec.Tile{spec.Extend: {Rows: 128}}},
 		{"targets: [sm_80]\ntiles: {extend: {rows: 256, warps: 8}}\n", spec.Baked, map[spec.Kind]spec.Tile{spec.Extend: {Rows: 256, Warps: 8}}},
 		{"tiles: {prefill: {rows: 64, warps: 2}, decode: {keys: 32}}\n", spec.Raw, map[spec.Kind]spec.Tile{spec.Prefill: {Rows: 64}, spec.Decode: {Keys: 32}}},
-		{"targets: [sm_90a]\ntiles: {prefill: {rows: 256, warps: 12}}\n", spec.Raw, map[spec.Kind]spec.Tile{}},
+		{"targets: [sm_90a]\ntiles: {prefill: {rows: 256, warps: 12}}\n", spec.Raw, map[spec.Kind]spec.Tile{spec.Prefill: {Rows: 256}}},
 		{"targets: [sm_90a]\ntiles: {prefill: {rows: 256, warps: 12}}\n", spec.Segment, map[spec.Kind]spec.Tile{spec.Prefill: {Rows: 256, Warps: 12}}},
 	} {
 		s := wide(t, model+c.more)
@@ -216,12 +216,14 @@ func TestWithEncoding(t *testing.T) {
 // Extend of raw keys has room for one more tile of keys than others, for which it gives up a tile of queries where it must.
 func TestChooseKeyStages(t *testing.T) {
 	const narrow, usual, tall = "head_dim: 64", "head_dim: 128", "head_dim: 256"
+	const twoBlocks = usual + "}\ntiles: {extend: {rows: 256}"
 	for _, c := range []struct {
 		dim           string
 		encoding      spec.Encoding
 		kind          spec.Kind
 		more, queries int // tiles of keys beyond those of values, and of queries
 	}{
+		{twoBlocks, spec.Raw, spec.Extend, 2, 1},
 		{usual, spec.Raw, spec.Extend, 2, 1},
 		{narrow, spec.Raw, spec.Extend, 2, 2},
 		{usual, spec.Raw, spec.Prefill, 1, 2},

@@ -57,15 +57,20 @@ func Buckets(s spec.Spec, kind spec.Kind) []Bucket {
 		return buckets
 	case spec.Extend:
 		two := 2 * blockTokens(m)
-		buckets := []Bucket{{fewTokens(m), 0}, {blockTokens(m), 0}, {two, 2 * k}, {two, 10 * k}}
-		if !s.RotatesKeys() {
-			buckets = append(buckets, Bucket{two, 64 * k})
+		buckets := []Bucket{{fewTokens(m), 0}, {blockTokens(m), 0}}
+		if s.RotatesKeys() {
+			buckets = append(buckets, Bucket{two, 10 * k})
+		} else {
+			buckets = append(buckets, Bucket{two, 2 * k}, Bucket{two, 10 * k}, Bucket{two, 64 * k})
 		}
 		buckets = append(buckets, Bucket{two, 0})
 		if two < 128 {
 			buckets = append(buckets, Bucket{128, 16 * k})
 		}
 		if s.RotatesKeys() {
+			if 3*two < aheadTokens/4 { // beyond three tiles of two blocks a fourth is worth it, though it be half empty
+				buckets = append(buckets, Bucket{3 * two, 0})
+			}
 			buckets = append(buckets, Bucket{max(aheadTokens/4, two), 0})
 		}
 		return append(buckets, Bucket{})
