@@ -129,7 +129,7 @@ const (
 const (
 	rotatorInstructions  = 76
 	rotatorTime          = 3.0
-	rotationBeside       = 0.25 // of a rotation's time, by which products beside it take longer (that case by two blocks)
+	rotationBeside       = 0.25 // of a rotation by a warpgroup of its own, by which products beside it take longer (that case by two blocks)
 	rotationInstructions = 150
 	instructionTime      = 1.0
 	rotationUnit         = 32 * 16
@@ -239,7 +239,9 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 		units := itemKeys / float64(p.Cluster) * float64(s.Rope.RotaryDim) / rotationUnit // of a block
 		if p.Family == SM90 {                                                             // rotators of their own
 			e.Rotation = seconds(units * rotatorInstructions * rotatorTime * nanosecond / float64(p.Rotators) * onSM)
-			work += rotationBeside * e.Rotation.Seconds()
+			if p.RotatesApart() {
+				work += rotationBeside * e.Rotation.Seconds()
+			}
 		} else { // the warps of the products
 			e.Rotation = seconds(units * rotationInstructions * instructionTime * nanosecond / schedulers * onSM)
 			work += e.Rotation.Seconds()

@@ -269,7 +269,7 @@ const (
 	mostRowsKeys, mostStages, mostWarps, mostBlocks = 512, 16, 16, 8
 	mostFill, mostTokens                            = 10000, 1 << 20
 	mostLength                                      = 1 << 30
-	mostChoices                                     = 8 // of a kind
+	mostChoices                                     = 9 // of a kind
 )
 
 func (r *reader) choice(n *yaml.Node, path string) Choice {

@@ -24,9 +24,10 @@ const alignedGain = 0.05
 // aheadGain is what it must foretell of a plan whose raw keys are rotated ahead of it, and which is
 // then the default of baked keys, or that by two blocks. Where the default of raw keys rotates each tile of keys again for
 // each tile of queries, the two differ in little but the rotation, of which the model has a time for
-// either. No other plan is chosen for it. Of one of which it foretells 0.05 (160 tokens over 16k) the loss is 0.09, and of 0.13
-// (prefill of up to 1024 tokens) the gain is from -0.08 to 0.15 (H100, 2026-11-25).
-const aheadGain = 0.15
+// either. No other plan is chosen for it. Where a warpgroup of its own rotates in the kernel the model knows less: of one of which
+// it foretells 0.05 (160 tokens over 16k) the loss is 0.09, and of 0.13 (prefill of up to 1024 tokens) the gain is from -0.08
+// to 0.15 (H100, 2026-11-25).
+const aheadGain, apartAheadGain = 0.05, 0.15
 
 // exchangeGain is what it must foretell of a plan by two blocks that exchange raw keys and have the default's tile
 // otherwise. Of one of which it foretells 0.18 the gain is 0.09 to 0.1, of 0.145 it is 0.02 to 0.05, and of 0.1 from -0.01 to 0.05.
@@ -54,6 +55,9 @@ func enough(s spec.Spec, p, usual plan.Plan) float64 {
 		two := one
 		two.Tile.Rows *= 2
 		if l := p.Layout(); l == one || l == two && p.Cluster == 2 {
+			if usual.RotatesApart() {
+				return apartAheadGain
+			}
 			return aheadGain
 		}
 		return math.Inf(1)

@@ -57,11 +57,9 @@ func Buckets(s spec.Spec, kind spec.Kind) []Bucket {
 		return buckets
 	case spec.Extend:
 		two := 2 * blockTokens(m)
-		buckets := []Bucket{{fewTokens(m), 0}, {blockTokens(m), 0}}
-		if s.RotatesKeys() {
-			buckets = append(buckets, Bucket{two, 10 * k})
-		} else {
-			buckets = append(buckets, Bucket{two, 2 * k}, Bucket{two, 10 * k}, Bucket{two, 64 * k})
+		buckets := []Bucket{{fewTokens(m), 0}, {blockTokens(m), 0}, {two, 2 * k}, {two, 10 * k}}
+		if !s.RotatesKeys() {
+			buckets = append(buckets, Bucket{two, 64 * k})
 		}
 		buckets = append(buckets, Bucket{two, 0})
 		if two < 128 {
