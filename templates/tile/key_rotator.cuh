@@ -232,7 +232,8 @@ struct KeyRotator {
     if (ahead == steps) fetch(next_tile);
 #pragma unroll
     for (int step = 0; step < ahead; ++step) load(step);
-    KeyTerms now = terms_of(0);
+    KeyTerms now;
+    if (has(0)) now = terms_of(0);
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
       const int slot = step / rounds;
