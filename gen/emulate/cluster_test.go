@@ -140,6 +140,114 @@ func TestMistakesOfClusters(t *testing.T) {
 	}
 }
 
+// launchExchange runs testdata/exchange.cu; without an error its output must be right.
+func launchExchange(t testing.TB, d *emulate.Device, k cuda.Kernel, clusters, rounds int, which int32) error {
+	t.Helper()
+	const writers = 64
+	out := upload(t, d, make([]float32, 2*clusters*rounds*writers))
+	params := raw(t, struct {
+		Out           abi.DevicePtr
+		Which, Rounds int32
+	}{out, which, int32(rounds)})
+	if err := k.Launch(0, row(2*clusters, writers+32, 3*writers*16+3*8), params); err != nil {
+		return err
+	}
+	number := func(block, round, thread int) float32 { return float32(block*10000 + round*100 + thread) }
+	for at, got := range download[float32](t, d, out, 2*clusters*rounds*writers) {
+		block, round, thread := at/writers/rounds, at/writers%rounds, at%writers^37
+		want := number(block^1, round, thread)
+		if which == 1 {
+			want += number(block, round, thread)
+		}
+		if got != want {
+			return fmt.Errorf("wrong output: thread %d of block %d has %v in round %d, want %v", at%writers, block, got, round, want)
+		}
+	}
+	return nil
+}
+
+// Copies from one block's shared memory to the other's, and to its own beside.
+func TestSharedCopies(t *testing.T) {
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			d := open(t, emulate.Options{Seed: seed})
+			k := load(t, d, "exchange", "exchange")
+			d.TakeCounters()
+			const clusters, rounds, bytes = 3, 5, 1024
+			for copies := range uint64(2) { // to its own
+				for range 4 {
+					if err := launchExchange(t, d, k, clusters, rounds, int32(copies)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if c, want := d.TakeCounters(), 4*2*clusters*rounds*bytes*(1+copies); c.SharedCopyBytes != want || c.TensorCopyBytes != 0 {
+					t.Errorf("%d bytes copied, %d of tensors, want %d and none", c.SharedCopyBytes, c.TensorCopyBytes, want)
+				}
+			}
+		})
+	}
+}
+
+func TestMistakesOfSharedCopies(t *testing.T) {
+	const (
+		deadlock = "deadlock: no thread can go on"
+		few      = "expected too few bytes"
+		early    = "without having waited for that copy's phase"
+		reads    = "that a bulk copy of thread 64 reads, with no wait for that copy's phase of its barrier, and barrier between"
+		read     = "read it, with no barrier between"
+		wrote    = "wrote it, with no barrier between"
+		local    = "is no address of the cluster: shared_of makes those"
+		crooked  = "is not a multiple of 16"
+		outside  = "are outside of shared memory"
+		unread   = "the block ends, but shared_copy_to (line 29) may not have read its shared memory yet"
+		many     = "one arrival too many"
+	)
+	for _, c := range []struct {
+		which int32
+		what  string
+		want  []string // one of them
+	}{
+		{2, "a destination that is not the cluster's", []string{local}},
+		{3, "a source that is the other block's", []string{"is an address of the cluster, that shared_of made for rank"}},
+		{4, "a barrier that is not the cluster's", []string{local}},
+		{5, "no wait for what is copied", []string{wrote, reads, few, early, read, many}},
+		{6, "no fence behind what is copied", []string{"wrote it with no fence_async_shared afterwards"}},
+		{7, "no wait for the copy", []string{early, read, reads, few, deadlock}},
+		{8, "no bytes expected", []string{few, deadlock, early, read}},
+		{9, "too few bytes expected", []string{few, deadlock, early, read}},
+		{10, "too many bytes expected", []string{"and 16 bytes"}},
+		{11, "a source overwritten before the other block has let go of it", []string{reads}},
+		{12, "a source overwritten at once", []string{reads, wrote, "with no fence_async_shared"}},
+		{13, "a crooked destination", []string{crooked}},
+		{14, "a crooked source", []string{crooked}},
+		{15, "half a chunk", []string{"1016 bytes are not 16 or a multiple"}},
+		{16, "a destination past shared memory", []string{outside}},
+		{17, "a source past shared memory", []string{outside}},
+		{18, "a barrier of another block than the destination", []string{"the barrier is in block ("}},
+		{19, "no barrier_init_fence", []string{"with no barrier_init_fence afterwards"}},
+		{20, "a block that ends before its last copy is there", []string{unread}},
+		{21, "no wait for the last copy", []string{unread, early, read, deadlock}},
+		{22, "nothing copied", []string{"0 bytes are not 16 or a multiple"}},
+		{23, "sync_threads for cluster_sync", []string{"may not have begun: no cluster_sync before", "nobody initialised it", "with no cluster_sync between"}},
+		{24, "a block that ends at once", []string{"whose shared memory this is in, has ended", "may come later: no thread here has waited for it", deadlock}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			d := open(t, emulate.Options{Seed: uint64(c.which), LaunchLimit: 5 * time.Second})
+			k := load(t, d, "exchange", "exchange")
+			for range 20 {
+				if err := launchExchange(t, d, k, 2, 5, c.which); !containsOne(err, c.want) {
+					t.Fatalf("got error %v, want one of %q", err, c.want)
+				}
+			}
+			if err := launchExchange(t, d, k, 2, 5, 0); err != nil {
+				t.Errorf("a good launch afterwards: %v", err)
+			}
+		})
+	}
+}
+
 // A cluster of one block, whose entry point says so by a constant; and launches that no
 // cluster of two can be of.
 func TestClusterOfOne(t *testing.T) {

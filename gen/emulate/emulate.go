@@ -194,6 +194,7 @@ type Counters struct {
 
 	WGMMAs          uint64 // one a warpgroup
 	TensorCopyBytes uint64 // written by tensor_copy
+	SharedCopyBytes uint64 // by shared_copy_to
 }
 
 // TakeCounters returns the sums over the launches that succeeded since the
@@ -220,6 +221,7 @@ func (c *Counters) add(x Counters) {
 	c.SharedStoreBytes += x.SharedStoreBytes
 	c.WGMMAs += x.WGMMAs
 	c.TensorCopyBytes += x.TensorCopyBytes
+	c.SharedCopyBytes += x.SharedCopyBytes
 }
 
 // supported says whether this package runs here at all.

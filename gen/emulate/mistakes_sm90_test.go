@@ -91,7 +91,7 @@ func TestMistakesSM90(t *testing.T) {
 		{27, "no commit", []string{"that was never waited for; warp", "with no wgmma_wait", "no wgmma_fence", deadlock}},
 		{28, "a wait on another stage's barrier", []string{"without having waited for that copy's phase", deadlock}},
 		{29, "a parity that does not change", []string{"with no wgmma_wait by its warp", "without having waited for that copy's phase", deadlock}},
-		{30, "a copy that nobody waits for", []string{"a tensor copy (line 44) that was never waited for"}},
+		{30, "a copy that nobody waits for", []string{"a tensor_copy (line 44) that was never waited for"}},
 		{31, "a barrier that nobody initialised", []string{"nobody initialised it"}},
 		{32, "a barrier initialised twice", []string{"holds a barrier already"}},
 		{33, "an accumulator read before the wait", []string{"wrong output: (0,0) is NaN"}},

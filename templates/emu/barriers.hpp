@@ -18,8 +18,11 @@ struct Barrier {
   uint32_t phase = 0;      // phases completed
   int pending;             // arrivals that this phase still needs
   long bytes = 0;          // that this phase still needs; negative where copies landed before they were expected
-  uint32_t copied = 0;     // phases up to the last that a tensor copy is of
+  uint32_t copied = 0;     // phases up to the last that a bulk copy is of
   int copy_line = 0;       // of that copy
+  const char* copy_function = nullptr;
+  uint32_t given = 0;      // phases up to the last that a copy from the other block's shared memory is of
+  int given_line = 0;      // of that copy
   Clock gathered, published;  // what those of the block know who arrived; the same as of the last completed phase
   std::vector<int> waiting;   // threads
 };

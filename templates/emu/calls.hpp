@@ -58,6 +58,7 @@ void kgen_stmatrix_x4(uint32_t address, const uint32_t* r, int line);
 void kgen_tensor_map_acquire(const void* map, int line);
 void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int v, int line);
 void kgen_tensor_copy_to_both(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int v, int line);
+void kgen_shared_copy_to(uint32_t dst, uint32_t src, int bytes, uint32_t barrier, int line);
 void kgen_fence_async_shared();
 void kgen_fence_async_cluster();
 void kgen_set_registers(int count, bool take, int line);

@@ -66,6 +66,12 @@ inline void Machine::check_reached(int rank) {
     fail("the block ends, but %s (line %d) of %s in its shared memory may come later: no thread here has waited for it", reached.function, reached.line,
          name_thread(reached.thread).text);
   }
+  for (int i = 0; i < barriers.count(); i++) {
+    const Barrier& b = barriers[i];
+    if (b.rank != rank && known.of[barrier_clock + i].time < b.given) {
+      fail("the block ends, but shared_copy_to (line %d) may not have read its shared memory yet: no thread here is known to follow a wait for it", b.given_line);
+    }
+  }
 }
 
 }  // namespace kgen_emulator

@@ -25,7 +25,7 @@
 //     must have a barrier of theirs between them, or what a barrier hands on
 //     from one to the other (in one warp: an instruction of the whole warp).
 //     A copy's destination may not be touched before its thread has waited for
-//     it, nor a tensor copy's by anyone who has not waited on its mbarrier.
+//     it, nor a bulk copy's by anyone who has not waited on its mbarrier.
 //   - mbarriers count arrivals and bytes; a thread that waits for a phase lets
 //     others run. Where nothing can go on, the deadlock and what every warp
 //     waits for are reported.
@@ -57,6 +57,10 @@
 //     overwrite what they have read. Stores to the other
 //     block that a product or a tensor copy follows need fence_async_cluster.
 //     tensor_copy_to_both is a copy to each block, which lands in its own time.
+//   - shared_copy_to lands as a tensor copy does. Until then it reads its source: what ordinary
+//     stores wrote there needs fence_async_shared before, and may be overwritten only by who
+//     knows that the barrier's phase has ended, which the other block's threads hand back by an
+//     arrival; without one of those, the block may not end.
 //   - Of a launch that starts before the one ahead has ended, the blocks that run first find
 //     global memory as it was before that one, until they can't go on but with what
 //     wait_for_previous_kernel waits for: a kernel that uses more of it gives wrong results.

@@ -66,6 +66,7 @@ struct Counters {
   uint64_t shared_load_bytes, shared_store_bytes;              // load_16 and store_16, shared
   uint64_t wgmmas;                                             // of a warpgroup
   uint64_t tensor_copy_bytes;                                  // written by tensor copies
+  uint64_t shared_copy_bytes;                                  // shared_copy_to
 };
 
 struct Copy {
@@ -172,7 +173,7 @@ class Machine {
   std::vector<Lane> lanes;
   std::vector<Warp> warps;
   Barriers barriers;
-  std::vector<TensorCopy> tensor_copies;  // under way
+  std::vector<BulkCopy> bulk_copies;  // under way
   std::vector<Warpgroup> warpgroups;
   volatile sig_atomic_t running = 0;  // a fiber runs
   volatile sig_atomic_t busy = 0;     // it is in a part of the host that must not be left
@@ -278,9 +279,9 @@ class Machine {
     warp_->syncs++;
     may_switch();
   }
-  // A place where another warp may go on, or a tensor copy land.
+  // A place where another warp may go on, or a bulk copy land.
   void may_switch() {
-    if (early && !tensor_copies.empty() && random_.below(4) == 0) land_one();
+    if (early && !bulk_copies.empty() && random_.below(4) == 0) land_one();
     if (interleave_ && random_.below(4) == 0) switch_warp();
   }
   // The running lane cannot go on; returns when it can.
@@ -479,7 +480,7 @@ class Machine {
     warps.assign(static_cast<size_t>(all / warp_size), Warp());
     for (int i = 0; i < blocks_; i++) start_warps(i);
     barriers.reset(shared[0].size(), blocks_);
-    tensor_copies.clear();
+    bulk_copies.clear();
     warpgroups.assign(warps.size() / 4, Warpgroup());
     waiting_for_cluster = 0;
     ahead_ = -1;
@@ -606,7 +607,7 @@ class Machine {
   }
 
   // These, and pause_ends, are defined where their parts of the machine are.
-  bool land_one();          // a tensor copy, if any is under way
+  bool land_one();          // a bulk copy, if any is under way
   [[noreturn]] void deadlock();
   const char* left_over();  // what must have ended with the block, in words, or null
 

@@ -69,6 +69,7 @@ class Shadow {
     threads_ = threads;
     block_cells_ = cells(bytes);
     cells_.assign(block_cells_ * static_cast<size_t>(blocks), Cell());
+    copy_reads_.clear();
     others_.resize(blocks > 1 ? cells_.size() : 0);
     reads_.resize(cells_.size() * static_cast<size_t>(readers_));  // what counts is in Cell::readers
     for (auto& f : fences_) f.assign(static_cast<size_t>(blocks * threads), 0);
@@ -113,12 +114,21 @@ class Shadow {
     cells_[cell].last.half = half;
     return {};
   }
-  // A tensor copy that the barrier's phase `phase` waits for, from `now` on.
-  Conflict tensor_write(uint32_t cell, const Moment& now, int barrier, uint32_t phase) {
+  // A bulk copy that the barrier's phase `phase` waits for, from `now` on: it writes the cell, or reads it.
+  Conflict bulk_write(uint32_t cell, const Moment& now, int barrier, uint32_t phase) {
     Conflict c = before_write(cell, now);
     if (!c.text) c = unfenced(cell);
     if (!c.text) wrote(cell, barrier_clock + barrier, phase, now.thread);
     return c;
+  }
+  Conflict copy_read(uint32_t cell, const Moment& now, int barrier, uint32_t phase) {
+    Conflict c = before_read(cell, now);
+    if (!c.text) c = unfenced(cell);
+    if (c.text) return c;
+    int32_t& last = cells_[cell].copy_read;
+    copy_reads_.push_back({{phase, static_cast<int16_t>(now.thread)}, static_cast<int16_t>(barrier), last});
+    last = static_cast<int32_t>(copy_reads_.size()) - 1;
+    return {};
   }
   Conflict read(uint32_t cell, const Moment& now) {
     Conflict c = before_read(cell, now);
@@ -137,9 +147,10 @@ class Shadow {
   static constexpr const char* in_flight = "while %s has not waited for its copy to it";
   static constexpr const char* after_write = "after %s wrote it, with no barrier between";
   static constexpr const char* after_read = "after %s read it, with no barrier between";
-  static constexpr const char* after_tensor = "that a tensor copy of %s writes, without having waited for that copy's phase of its barrier";
+  static constexpr const char* after_bulk = "that a bulk copy of %s writes, without having waited for that copy's phase of its barrier";
   static constexpr const char* after_product =
       "that a wgmma of %s reads, with no wgmma_wait by its warp and barrier between";
+  static constexpr const char* after_copy = "that a bulk copy of %s reads, with no wait for that copy's phase of its barrier, and barrier between";
   static constexpr const char* no_fence = "after %s wrote it with no fence_async_shared afterwards";
   static constexpr const char* no_far_fence = "after %s, of the other block, wrote it with no fence_async_cluster afterwards";
   struct Write {
@@ -154,10 +165,16 @@ class Shadow {
     int16_t copier = -1;  // thread
     uint16_t copies = 0;
     uint64_t readers = 0;  // since the last write: warps, then products of warps
+    int32_t copy_read = -1;  // the same, of bulk copies: in copy_reads_; -1: none
   };
   struct Read {
     uint32_t time;
     int16_t thread;
+  };
+  struct CopyRead {
+    Read read;        // the time: a phase of the barrier
+    int16_t barrier;
+    int32_t before;   // of the same cell, in copy_reads_; -1: none
   };
 
   Conflict before_read(uint32_t cell, const Moment& now) const {
@@ -168,7 +185,7 @@ class Shadow {
   }
   static Conflict collision(const Write& x, const Moment& now) {
     if (x.writer < 0 || now.follows(x.clock, x.time, x.writer)) return {};
-    return {x.clock < max_warps ? after_write : after_tensor, x.writer};
+    return {x.clock < max_warps ? after_write : after_bulk, x.writer};
   }
   Conflict before_write(uint32_t cell, const Moment& now) const {
     if (Conflict c = before_read(cell, now); c.text) return c;
@@ -182,6 +199,10 @@ class Shadow {
       if (!now.follows(product ? product_clock + i - warps_ : i, r.time, r.thread)) {
         return {product ? after_product : after_read, r.thread};
       }
+    }
+    for (int32_t i = cells_[cell].copy_read; i >= 0; i = copy_reads_[static_cast<size_t>(i)].before) {
+      const CopyRead& x = copy_reads_[static_cast<size_t>(i)];
+      if (!now.follows(barrier_clock + x.barrier, x.read.time, x.read.thread)) return {after_copy, x.read.thread};
     }
     return {};
   }
@@ -205,6 +226,7 @@ class Shadow {
     x.last.clock = static_cast<uint8_t>(clock);
     x.last.half = 0;
     x.readers = 0;
+    x.copy_read = -1;
   }
   void mark(uint32_t cell, int reader, uint32_t time, int thread) {
     cells_[cell].readers |= uint64_t{1} << reader;
@@ -216,6 +238,7 @@ class Shadow {
   std::vector<Cell> cells_;        // of one block, then of the other
   std::vector<Write> others_;      // [cell], where there are two blocks
   std::vector<Read> reads_;        // [cell][reader]
+  std::vector<CopyRead> copy_reads_;
   std::vector<uint16_t> fences_[2];  // [thread]: behind writes to its own block, to the other
 };
 

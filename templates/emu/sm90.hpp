@@ -34,7 +34,7 @@ inline void barrier_wait_cluster(uint32_t barrier, int parity, int line = __buil
 inline void store_16_at(uint32_t address, uint4 x, int line = __builtin_LINE()) { memcpy(kgen_store_at(address, 16, line), &x, 16); }
 inline void store_8_at(uint32_t address, int2 x, int line = __builtin_LINE()) { memcpy(kgen_store_at(address, 8, line), &x, 8); }
 
-// ---- bulk tensor copies ----
+// ---- bulk copies ----
 inline void tensor_map_acquire(const void* map, int line = __builtin_LINE()) { kgen_tensor_map_acquire(map, line); }
 inline uint64_t evict_unchanged() { return 0; }
 inline uint64_t evict_first() { return 0; }
@@ -43,6 +43,9 @@ inline void tensor_copy(uint32_t dst, const void* map, uint32_t barrier, uint64_
 }
 inline void tensor_copy_to_both(uint32_t dst, const void* map, uint32_t barrier, uint64_t, int x, int y, int z, int w, int v, int line = __builtin_LINE()) {
   kgen_tensor_copy_to_both(dst, map, barrier, x, y, z, w, v, line);
+}
+inline void shared_copy_to(uint32_t dst, uint32_t src, int bytes, uint32_t barrier, int line = __builtin_LINE()) {
+  kgen_shared_copy_to(dst, src, bytes, barrier, line);
 }
 inline void fence_async_shared() { kgen_fence_async_shared(); }
 inline void fence_async_cluster() { kgen_fence_async_cluster(); }

@@ -205,7 +205,7 @@ inline const char* Machine::left_over() {
     for (const Warp& w : warps) waited = std::max(waited, w.clock.of[barrier_clock + i].time);
     if (waited < barriers[i].copied) {
       left_rank_ = barriers[i].rank;
-      snprintf(left_, sizeof left_, "a tensor copy (line %d) that was never waited for", barriers[i].copy_line);
+      snprintf(left_, sizeof left_, "a %s (line %d) that was never waited for", barriers[i].copy_function, barriers[i].copy_line);
       return left_;
     }
   }

@@ -1,4 +1,4 @@
-// State of tensor maps and copies.
+// State of tensor maps, and of copies that mbarriers count.
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -33,15 +33,19 @@ static_assert(sizeof(TensorMap) == 128, "gen/emulate writes 128 bytes");
 
 constexpr int tensor_row = 128;  // bytes of a box's row, 64 elements
 
-struct TensorCopy {
+// A copy, counted by an mbarrier, of a box of a tensor or of a block's shared memory.
+struct BulkCopy {
   TensorMap map;
   int at[tensor_rank];
-  uint32_t dst;    // offset in the shared memory of block `rank`
-  int rank;
-  int barrier;     // index
-  uint32_t phase;  // of the barrier, that waits for it
-  int thread, line;
+  int from_rank;       // whose shared memory it reads; -1: it reads a tensor
+  uint32_t from;       // offset there
+  int rank;            // whose shared memory it writes
+  uint32_t dst, bytes; // offset there
+  int barrier;         // index
+  int line;
   const char* function;
+  int thread;
+  uint32_t phase;      // of the barrier, that waits for it
 };
 
 }  // namespace kgen_emulator

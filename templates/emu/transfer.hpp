@@ -1,5 +1,6 @@
-// Bulk tensor copies.
+// Bulk copies: of tensors, and of shared memory to another block's.
 #pragma once
+#include "clusters.hpp"
 #include "sync.hpp"
 
 namespace kgen_emulator {
@@ -26,13 +27,10 @@ inline TensorMap read_acquired_map(const void* map, const char* function, int li
   machine.fail("%s (line %d): no thread of the block is known to have acquired the tensor map at %p: tensor_map_acquire does, with a barrier between", function, line, map);
 }
 
-// Performs a copy: what lies outside the tensor becomes zeros.
-inline void land(const TensorCopy& c) {
-  const int lander = kgen_here.thread;
-  kgen_here.thread = c.thread;  // whom a message names
-  machine.doing = c.function;
-  machine.doing_line = c.line;
-  unsigned char* shared = machine.shared[c.rank].begin();
+inline uint32_t box_bytes(const TensorMap& m) { return static_cast<uint32_t>(m.rows()) * tensor_row; }
+
+// What lies outside the tensor becomes zeros.
+inline void land_box(const BulkCopy& c, unsigned char* shared) {
   for (int r = 0; r < c.map.rows(); r++) {
     const uint32_t row = c.dst + static_cast<uint32_t>(r) * tensor_row;
     alignas(16) unsigned char line[tensor_row] = {};
@@ -51,41 +49,68 @@ inline void land(const TensorCopy& c) {
       memcpy(shared + row + (chunk ^ (row >> 7 & 7)) * 16, line + chunk * 16, 16);
     }
   }
+}
+
+// Performs a copy.
+inline void land(const BulkCopy& c) {
+  const int lander = kgen_here.thread;
+  kgen_here.thread = c.thread;  // whom a message names
+  machine.doing = c.function;
+  machine.doing_line = c.line;
+  unsigned char* shared = machine.shared[c.rank].begin();
+  if (c.from_rank < 0) {
+    land_box(c, shared);
+    machine.counters.tensor_copy_bytes += c.bytes;
+  } else {
+    memcpy(shared + c.dst, machine.shared[c.from_rank].begin() + c.from, c.bytes);
+    machine.counters.shared_copy_bytes += c.bytes;
+  }
   machine.doing = nullptr;
-  const int bytes = c.map.rows() * tensor_row;
-  machine.counters.tensor_copy_bytes += static_cast<uint64_t>(bytes);
   Barrier& b = machine.barriers[c.barrier];
   const Machine::Name where = machine.of_block(b.rank);
   if (b.phase != c.phase) {
     machine.fail("%s (line %d): phase %u of the barrier at byte %u%s (initialised on line %d), on which the copy was to complete, ended without it: it expected too few bytes",
                  c.function, c.line, c.phase, b.offset, where.text, b.line);
   }
-  b.bytes -= bytes;
+  b.bytes -= c.bytes;
   if (b.bytes < -most_bytes) machine.fail("%s (line %d): more bytes than the barrier at byte %u%s can count", c.function, c.line, b.offset, where.text);
   end_phase(c.barrier);
   kgen_here.thread = lander;
 }
 
-// Begins a copy to the shared memory of one block: dst is an offset there.
-inline void start_copy(const TensorCopy& c) {
+// Begins a copy by the running thread.
+inline void start_copy(BulkCopy c) {
   Barrier& b = machine.barriers[c.barrier];
-  const uint32_t bytes = static_cast<uint32_t>(c.map.rows()) * tensor_row;
-  for (uint32_t at = c.dst; at < c.dst + bytes; at += 16) {
-    const Conflict found = machine.shadow.tensor_write(machine.cell(c.rank, at), machine.now(), c.barrier, b.phase);
+  c.thread = kgen_here.thread;
+  c.phase = b.phase;
+  const bool given = c.from_rank >= 0;
+  for (uint32_t at = c.from; given && at < c.from + c.bytes; at += 16) {
+    machine.busy = 1;
+    const Conflict found = machine.shadow.copy_read(machine.cell(c.from_rank, at), machine.now(), c.barrier, b.phase);
+    machine.busy = 0;
+    machine.check(found, c.function, c.line, "reads", c.from_rank, at);
+  }
+  for (uint32_t at = c.dst; at < c.dst + c.bytes; at += 16) {
+    const Conflict found = machine.shadow.bulk_write(machine.cell(c.rank, at), machine.now(), c.barrier, b.phase);
     machine.check(found, c.function, c.line, "writes", c.rank, at);
   }
-  memset(machine.shared[c.rank].begin() + c.dst, poison, bytes);
+  memset(machine.shared[c.rank].begin() + c.dst, poison, c.bytes);
   b.copied = b.phase + 1;
   b.copy_line = c.line;
+  b.copy_function = c.function;
+  if (given && c.from_rank != c.rank) {
+    b.given = b.copied;
+    b.given_line = c.line;
+  }
   if (machine.early && machine.random().below(2)) return land(c);
   machine.busy = 1;
-  machine.tensor_copies.push_back(c);
+  machine.bulk_copies.push_back(c);
   machine.busy = 0;
 }
 
-// The barrier at this own address, in block `rank`, on which a copy may complete: its index.
-inline int barrier_of_copy(int rank, uint32_t address, const char* function, int line) {
-  const int i = barrier_at({rank, address - shared_base}, function, line);
+// The barrier at a place, on which a copy may complete: its index.
+inline int barrier_of_copy(const Machine::Place& at, const char* function, int line) {
+  const int i = barrier_at(at, function, line);
   const Barrier& b = machine.barriers[i];
   if (!b.fenced) {
     machine.fail("%s (line %d): %s initialised the barrier at byte %u (line %d) with no barrier_init_fence afterwards", function, line,
@@ -95,10 +120,10 @@ inline int barrier_of_copy(int rank, uint32_t address, const char* function, int
 }
 
 inline bool Machine::land_one() {
-  if (tensor_copies.empty()) return false;
-  const auto chosen = tensor_copies.begin() + random_.below(static_cast<int>(tensor_copies.size()));
-  const TensorCopy c = *chosen;
-  tensor_copies.erase(chosen);
+  if (bulk_copies.empty()) return false;
+  const auto chosen = bulk_copies.begin() + random_.below(static_cast<int>(bulk_copies.size()));
+  const BulkCopy c = *chosen;
+  bulk_copies.erase(chosen);
   land(c);
   return true;
 }
@@ -120,10 +145,10 @@ void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, in
   using namespace kgen_emulator;
   const int rank = machine.rank();
   machine.shared_at(barrier, "tensor_copy", line, 8, 8);
-  const int i = barrier_of_copy(rank, barrier, "tensor_copy", line);
+  const int i = barrier_of_copy({rank, barrier - shared_base}, "tensor_copy", line);
   const TensorMap m = read_acquired_map(map, "tensor_copy", line);
-  machine.shared_at(dst, "tensor_copy", line, static_cast<uint32_t>(m.rows()) * tensor_row, 128);
-  start_copy({m, {x, y, z, w, v}, dst - shared_base, rank, i, machine.barriers[i].phase, kgen_here.thread, line, "tensor_copy"});
+  machine.shared_at(dst, "tensor_copy", line, box_bytes(m), 128);
+  start_copy({m, {x, y, z, w, v}, -1, 0, rank, dst - shared_base, box_bytes(m), i, line, "tensor_copy"});
 }
 
 // Two copies, which land each in its time.
@@ -133,12 +158,27 @@ void kgen_tensor_copy_to_both(uint32_t dst, const void* map, uint32_t barrier, i
   if (machine.cluster() == 1) machine.fail("%s (line %d): the block is in no cluster of two", function, line);
   machine.shared_at(barrier, function, line, 8, 8);
   const TensorMap m = read_acquired_map(map, function, line);
-  machine.shared_at(dst, function, line, static_cast<uint32_t>(m.rows()) * tensor_row, 128);
+  machine.shared_at(dst, function, line, box_bytes(m), 128);
   for (int rank = 0; rank < machine.cluster(); rank++) {
     machine.must_run(rank, function, line);
-    const int i = barrier_of_copy(rank, barrier, function, line);
-    start_copy({m, {x, y, z, w, v}, dst - shared_base, rank, i, machine.barriers[i].phase, kgen_here.thread, line, function});
+    const int i = barrier_of_copy({rank, barrier - shared_base}, function, line);
+    start_copy({m, {x, y, z, w, v}, -1, 0, rank, dst - shared_base, box_bytes(m), i, line, function});
   }
+}
+
+void kgen_shared_copy_to(uint32_t dst, uint32_t src, int bytes, uint32_t barrier, int line) {
+  using namespace kgen_emulator;
+  const char* const function = "shared_copy_to";
+  if (bytes <= 0 || bytes % 16) machine.fail("%s (line %d): %d bytes are not 16 or a multiple", function, line, bytes);
+  const uint32_t count = static_cast<uint32_t>(bytes);
+  const Machine::Place to = machine.place_at(dst, function, line, count, 16), at = machine.place_at(barrier, function, line, 8, 8);
+  if (at.rank != to.rank) {
+    machine.fail("%s (line %d): the barrier is in block (%d,%d), and what is copied goes to block (%d,%d)", function, line, machine.block_x(at.rank), kgen_here.block_y,
+                 machine.block_x(to.rank), kgen_here.block_y);
+  }
+  machine.must_run(to.rank, function, line);
+  machine.shared_at(src, function, line, count);
+  start_copy({{}, {}, machine.rank(), src - shared_base, to.rank, to.offset, count, barrier_of_copy(at, function, line), line, function});
 }
 
 void kgen_fence_async_shared() { kgen_emulator::machine.shadow.fence(kgen_here.thread, false); }
