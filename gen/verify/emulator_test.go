@@ -331,6 +331,42 @@ func TestGeneratedKernelsRawKeys(t *testing.T) {
 	}
 }
 
+// Raw keys of which each of two blocks rotates half of a tile and gives it to the other: with pages smaller than a half and as
+// large, with a half of one round of keys and of two, and with rotators that have no units and some that have two.
+func TestGeneratedKernelsExchangedKeys(t *testing.T) {
+	t.Parallel()
+	windowed := spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true}
+	for _, c := range []struct {
+		group, headDim, rotaryDim int
+		pairing                   rope.Pairing
+		cache                     spec.Cache
+		masks                     spec.Masks
+		tile                      spec.Tile
+	}{
+		{4, 128, 64, rope.Interleaved, spec.Cache{PageSize: 8, Layout: spec.HND}, spec.Masks{Causal: true}, spec.Tile{Rows: 256, Keys: 128, Stages: 2, Warps: 16}},
+		{4, 128, 128, rope.Half, spec.Cache{PageSize: 64, Layout: spec.NHD}, spec.Masks{Causal: true}, spec.Tile{Rows: 256, Keys: 128, Stages: 2, Warps: 16}},
+		{3, 64, 32, rope.Half, spec.Cache{PageSize: 64, Layout: spec.HND}, windowed, spec.Tile{Rows: 256, Keys: 64, Stages: 3, Warps: 16}},
+	} {
+		t.Run(fmt.Sprintf("%d of %d dimensions, %s, %s pages of %d, %d keys", c.rotaryDim, c.headDim, c.pairing, c.cache.Layout, c.cache.PageSize, c.tile.Keys), func(t *testing.T) {
+			t.Parallel()
+			dev := unoptimized(t, 12)
+			s := emulated(t, func(s *spec.Spec) {
+				s.Model.QueryHeads, s.Model.HeadDim, s.Model.VHeadDim = c.group*s.Model.KVHeads, c.headDim, c.headDim
+				s.Rope = rotaryOf(c.rotaryDim)
+				s.Rope.Pairing, s.Rope.AttentionFactor = c.pairing, 1.3
+				s.Cache, s.Masks = c.cache, c.masks
+				s.Cache.Encoding = spec.Raw
+				s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: c.tile}
+				s.Targets = []spec.Target{"sm_90a"}
+			})
+			if p, err := plan.Choose(s, spec.Extend, "sm_90a"); err != nil || !p.ExchangesKeys(s) || p.Rotators != 4 {
+				t.Fatalf("exchanges keys: %v, %d rotators, %v", p.ExchangesKeys(s), p.Rotators, err)
+			}
+			verified(t, dev, s, Options{Kinds: []spec.Kind{spec.Extend}, Encodings: []spec.Encoding{spec.Raw}, Cases: 4, Seed: 1})
+		})
+	}
+}
+
 // Raw keys that are rotated ahead of their kernels: to the bits of baked keys.
 func TestGeneratedKernelsKeysAhead(t *testing.T) {
 	t.Parallel()
