@@ -320,10 +320,10 @@ func withKeyStage(s spec.Spec, p Plan, target spec.Target) Plan {
 }
 
 // folds reports the plans of family sm90 whose items may have several parts: of the kinds whose
-// sequences are cut, but for extend where outputs of 256 dimensions, or warps beside the copiers that
-// rotate raw keys, leave no registers to fold results onto others.
+// sequences are cut, but for extend where warps beside the copiers that rotate raw keys leave no registers
+// to fold results onto others.
 func folds(s spec.Spec, p Plan) bool {
-	return p.Kind == spec.Decode || p.Kind == spec.Extend && s.Model.VHeadDim <= 128 && (!s.RotatesKeys() || p.RotatesApart())
+	return p.Kind == spec.Decode || p.Kind == spec.Extend && (!s.RotatesKeys() || p.RotatesApart())
 }
 
 // canAlign reports where family sm90 can align an item's queries, so that their rotation for a

@@ -385,9 +385,8 @@ func Bundle() kernel.Bundle {
 			{Device: "NVIDIA H200", Rules: []kernel.Rule{
 				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm80_r128k32s2w4"},
 				{Kind: abi.KindExtend, Query: 32, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
-				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
 				{Kind: abi.KindSharedDecode, Entry: "kgen_llama3_shared_decode_sm90_r128k64s3w12"},
 			}},

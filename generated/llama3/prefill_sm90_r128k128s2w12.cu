@@ -245,6 +245,8 @@ __device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch
 
 // The same into the multiprocessor's L1 cache.
 __device__ __forceinline__ void prefetch_near(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
+// Has the L2 cache keep a line longer than what only passes through it.
+__device__ __forceinline__ void prefetch_to_keep(const void* p) { asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(p) : "memory"); }
 
 // ---- mbarriers ----
 // A barrier is 8 bytes of shared memory, named by its 32-bit address. It completes
@@ -1961,12 +1963,19 @@ __device__ __forceinline__ KeyTile read_tile(const KeyTile& published, int lane)
           ptx::shuffle(tile.page, 0), ptx::shuffle(tile.offset, 0), ptx::shuffle(tile.causal, 0)};
 }
 
+// The keys of a tile that are this block's to copy, and to rotate: a cluster's blocks have equal shares.
+template <class Config>
+struct OwnKeys {
+  static constexpr int count = Config::keys / cluster_blocks;
+
+  __device__ static __forceinline__ int first() { return block_in_cluster() * count; }
+};
+
 // How many boxes of a tile's pages hold tokens. A box is a page's vectors of one head, or
 // the tile's part of those of a larger page. Each block of a cluster copies its share of them.
 template <class Config>
 struct Boxes {
-  static constexpr int own_keys = Config::keys / cluster_blocks;
-  static constexpr int rows = Config::page_size < own_keys ? Config::page_size : own_keys, own = own_keys / rows;
+  static constexpr int rows = Config::page_size < OwnKeys<Config>::count ? Config::page_size : OwnKeys<Config>::count, own = OwnKeys<Config>::count / rows;
   static_assert(Config::keys / rows <= 32, "a lane for each box");
   static_assert(rows % 8 == 0, "whole blocks");
 
@@ -1976,11 +1985,17 @@ struct Boxes {
     const int tokens = tile.end - tile.begin;
     return tokens < Config::keys ? (tokens + rows - 1) / rows : Config::keys / rows;
   }
+  __device__ static __forceinline__ int own_of(const KeyTile& tile) {
+    const int left = of(tile) - first();
+    return left < 0 ? 0 : left < own ? left : own;
+  }
 };
 
-// What a tile's copies bring to the block: of a cluster those of both blocks.
-template <class Config, int Dim>
-__device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Config>::of(tile) * Boxes<Config>::rows * (Dim * 2); }
+// What a tile's copies bring to the block: all of a cluster's, or its own.
+template <class Config, bool ToAll, int Dim>
+__device__ __forceinline__ int tile_bytes(const KeyTile& tile) {
+  return (ToAll ? Boxes<Config>::of(tile) : Boxes<Config>::own_of(tile)) * Boxes<Config>::rows * (Dim * 2);
+}
 
 // A tile's copies, as they are looked up ahead of their start, so that this never waits
 // for the lists: lane i has the page of the i-th box.
@@ -2006,9 +2021,9 @@ __device__ __forceinline__ TileCopies of_keys(TileCopies copies, int lane) {
   return copies;
 }
 
-// Starts a tile's copies of K or V, Dim elements a token; rows of the target that no
-// page has are left as they are. All lanes.
-template <class Config, int Dim>
+// Starts a tile's copies of K or V, Dim elements a token, to all blocks of a cluster or to this
+// one; rows of the target that no page has are left as they are. All lanes.
+template <class Config, bool ToAll, int Dim>
 __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const TileCopies& copies, int kv_head,
                                           int kv_heads) {
   using Tile = ColumnTile<Config::keys, Dim>;
@@ -2102,6 +2117,10 @@ constexpr bool rotates_own = Config::rotators == 0;
 template <class Config>
 constexpr int query_prefetchers = rotates_own<Config> ? 2 : 0;  // warps that bring these near
 
+// Whether each block of a cluster copies and rotates its share of a tile's keys, and gives it to the other.
+template <class Config>
+constexpr bool exchanges_keys = false;
+
 // What consumers ask of every tile of keys, in one word: 0 where the tile does not exist.
 struct TileNote {
   static constexpr int token_bits = 0xff, is_masked = 0x100, is_parts_first = 0x200, is_rotations_first = 0x400;
@@ -2135,9 +2154,8 @@ struct TileNote {
 
 template <class Config>
 struct AttendSm90Shared {
-  static constexpr int key_stages = Config::key_stages;
   static constexpr int copiers = Config::rotators == 3 ? 1 : 2;
-  using Works = WorkRing<Config::rows / 16 + Config::rotators + query_prefetchers<Config> + copiers - 1>;  // all warps with work but the finder
+  using Works = WorkRing<Config::rows / 16 + Config::rotators + query_prefetchers<Config> + copiers - 1 + exchanges_keys<Config>>;  // all warps with work but the finder
 
   // Queries are published as they come, and their places as they are free: of aligned ones a
   // warpgroup's rows at a time.
@@ -2147,13 +2165,13 @@ struct AttendSm90Shared {
   // Queries rotated for one run each; the last of an item is also where its outputs
   // are gathered.
   ColumnTile<Config::rows, Config::head_dim> query[Config::queries];
-  ColumnTile<Config::keys, Config::head_dim> key[key_stages];
+  ColumnTile<Config::keys, Config::head_dim> key[Config::key_stages];
   ColumnTile<Config::keys, Config::v_head_dim> value[Config::stages];
-  TileNote note[key_stages];  // of the tile of keys in the stage; one that does not exist ends an item
-  KeyTile tile[key_stages];
+  TileNote note[Config::key_stages];  // of the tile of keys in the stage; one that does not exist ends an item
+  KeyTile tile[Config::key_stages];
   alignas(8) Works works;
   unsigned long long query_full[Config::queries][query_parts], query_free[Config::queries][query_parts];
-  unsigned long long key_full[key_stages], key_free[key_stages];
+  unsigned long long key_full[Config::key_stages], key_free[Config::key_stages];
   unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
 
@@ -2170,7 +2188,7 @@ struct KeyCopier {
   const AttendParams& params;
   AttendSm90Shared<Config>& shared;
   int lane;
-  RingPlace<AttendSm90Shared<Config>::key_stages> place;
+  RingPlace<Config::key_stages> place;
 
   __device__ __forceinline__ void copy(const TileOfItem& t) {
     const KeyTile& tile = t.copies.tile;
@@ -2178,10 +2196,10 @@ struct KeyCopier {
     const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
     if (lane == 0) {
       shared.tile[place.stage] = tile, shared.note[place.stage] = TileNote::of<Config>(t);
-      ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::head_dim>(tile));
+      ptx::barrier_arrive_expecting(full, tile_bytes<Config, !exchanges_keys<Config>, Config::head_dim>(tile));
     }
     ptx::sync_warp();
-    copy_tile<Config>(shared.key[place.stage], params.k_map, full, of_keys<Config>(t.copies, lane), t.kv_head, params.kv_heads);
+    copy_tile<Config, !exchanges_keys<Config>>(shared.key[place.stage], params.k_map, full, of_keys<Config>(t.copies, lane), t.kv_head, params.kv_heads);
     place.advance();
   }
   __device__ __forceinline__ void end() { wait_for_all(shared.key_free, place); }
@@ -2197,9 +2215,9 @@ struct ValueCopier {
   __device__ __forceinline__ void copy(const TileOfItem& t) {
     wait_for_stage(shared.value_free[place.stage], place.parity ^ 1);
     const uint32_t full = ptx::shared_address(&shared.value_full[place.stage]);
-    if (lane == 0) ptx::barrier_arrive_expecting(full, tile_bytes<Config, Config::v_head_dim>(t.copies.tile));
+    if (lane == 0) ptx::barrier_arrive_expecting(full, tile_bytes<Config, true, Config::v_head_dim>(t.copies.tile));
     ptx::sync_warp();
-    copy_tile<Config>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head, params.kv_heads);
+    copy_tile<Config, true>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   }
   __device__ __forceinline__ void end() { wait_for_all(shared.value_free, place); }
@@ -2214,7 +2232,7 @@ __device__ __forceinline__ void produce_keys_and_values(const AttendParams& para
   ValueCopier<Config> values = {params, shared, lane};
   TileOfItem before;  // whose values are not copied yet
   before.copies.tile.run = -1;
-  for_each_tile<Config, AttendSm90Shared<Config>::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) {
+  for_each_tile<Config, Config::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) {
     keys.copy(t);
     if (before.copies.tile.exists()) values.copy(before);
     before = t;  // of an item the last is none
@@ -2508,19 +2526,13 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
     for (int h = 0; h < 2; ++h) {
       if (exists(h) && lane % 4 == 0) before[h] = *lse_of(h, level);
     }
-    // Both rows are on their way while their log-sum-exps are.
     float4 kept[2][blocks / 2] = {};
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (!exists(h)) continue;
+    auto load = [&](int h) {
       const auto rows = ScratchRows<Config>::of(params, item, kv_head, first_row + 8 * h, level, lane);
 #pragma unroll
       for (int i = 0; i < blocks / 2; ++i) kept[h][i] = rows[i];
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const Fold by = fold_of(ptx::shuffle(before[h], lane & ~3), ends.lse[0][h]);
-      ends.lse[0][h] = by.lse;
+    };
+    auto fold_onto = [&](int h, const Fold& by) {
 #pragma unroll
       for (int i = 0; i < blocks / 2; ++i) {
         const float4& k = kept[h][i];
@@ -2528,6 +2540,21 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
         left[2 * h] = fold(by, k.x, left[2 * h]), left[2 * h + 1] = fold(by, k.y, left[2 * h + 1]);
         right[2 * h] = fold(by, k.z, right[2 * h]), right[2 * h + 1] = fold(by, k.w, right[2 * h + 1]);
       }
+    };
+    // Both rows are on their way while their log-sum-exps are. (Of 256 dimensions there are registers for one row's, if
+    // nothing is folded where there is none.)
+    constexpr bool both = blocks <= 16;
+#pragma unroll
+    for (int h = 0; both && h < 2; ++h) {
+      if (exists(h)) load(h);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const Fold by = fold_of(ptx::shuffle(before[h], lane & ~3), ends.lse[0][h]);
+      ends.lse[0][h] = by.lse;
+      if (!both && !exists(h)) continue;
+      if (!both) load(h);
+      fold_onto(h, by);
     }
   });
 #pragma unroll
@@ -2620,7 +2647,8 @@ __device__ __forceinline__ void touch(Accumulator<1, Columns>& a) {
 // one more, one or two warps keep the tensor copies of K and V in flight, and the others
 // rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Where queries
 // are aligned (tile/aligned_queries), and where there is room for it with raw keys, that is
-// another warpgroup's work. Three warpgroups leave no registers to others: each rotates its own
+// another warpgroup's work; of a cluster's two blocks each rotates half of a tile of raw keys then,
+// and gives it to the other. Three warpgroups leave no registers to others: each rotates its own
 // queries.
 // Blocks are persistent: the copies and rotations of the next item start under the end of
 // this one.
@@ -2644,8 +2672,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // What is not of an item's outputs is found under their last products; but not where there are as few registers
   // as beside a warpgroup that rotates, or of three: ptxas would wait for each product of the whole loop, and not
   // always say so.
-  constexpr bool ends_under_products = !rotates_apart<Config> && !rotates_own<Config>;
-  RingPlace<AttendSm90Shared<Config>::key_stages> key;
+  // Outputs of 256 dimensions leave no registers to fold them beside the next tile's weights: a part ends before the next begins.
+  constexpr bool folds_apart = Config::folds && Config::v_head_dim > 128;
+  constexpr bool ends_under_products = !rotates_apart<Config> && !rotates_own<Config> && !folds_apart;
+  RingPlace<Config::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
   auto release = [&](unsigned long long& free) { arrive_everywhere(free, lane); };
@@ -2729,8 +2759,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // Of queries that are scaled as they are rotated, scores are exponents, and a row whose first maximum is near
     // 0 subtracts nothing: a warp of such rows alone saves an instruction a score.
     constexpr float near = -1.f;
-    constexpr int plain = 0;
+    constexpr int plain = 0, usually_plain = 0;
     auto find_plain = [&]() {};
+    auto stay_plain = [&]() {};
     auto weigh_row = [&](int h, int plain) {
       return plain ? softmax.weigh_row<true>(scores, 0, h, 1.f) : softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
     };
@@ -2767,98 +2798,107 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     };
 
     Part part = {0, false};
+    auto fold_part = [&](Softmax<1>& ended) {
+      // What follows from these would otherwise be in registers throughout.
+      fold_rows<Config>(params, item, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
+      ++part.number;
+      output.clear();
+    };
     const TileNote tile = take_keys();
+    TileNote next = tile;
     if (tile.exists()) {
       rotate_own();
       wait_for_query();
-      take_turn();
-      ptx::wgmma_fence();
-      start_scores();
-      pass_turn();
-      ptx::wgmma_wait<0>();
-      touch(scores);
-      mask(key.stage, tile);
-      release(shared.key_free[key.stage]);
-      key.advance();
-      int started = softmax.start(scores, near);  // every row (a bool, the compiler spills)
-      find_plain();
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        softmax.sum[0][h] = weigh_row(h, plain);
-        to_fragments<Element>(weights, scores, h);
-      }
-
-      int tokens = tile.tokens();  // of the values that come next
-      TileNote next = take_keys();
-      give_query_for(next);
-      int held;        // the stage of the keys whose weights are at hand
-      float added[2];  // to the sums by these
-      // The scores of the next tile, under the outputs of the one before.
-      auto find_scores = [&]() {
+      for (;;) {  // once, or where parts are folded apart for each of them
         take_turn();
         ptx::wgmma_fence();
         start_scores();
+        pass_turn();
+        ptx::wgmma_wait<0>();
+        touch(scores);
+        mask(key.stage, next);
+        release(shared.key_free[key.stage]);
+        key.advance();
+        int started = softmax.start(scores, near);  // every row (a bool, the compiler spills)
+        find_plain();
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          softmax.sum[0][h] = weigh_row(h, plain);
+          to_fragments<Element>(weights, scores, h);
+        }
+
+        int tokens = next.tokens();  // of the values that come next
+        next = take_keys();
+        give_query_for(next);
+        int held;        // the stage of the keys whose weights are at hand
+        float added[2];  // to the sums by these
+        // The scores of the next tile, under the outputs of the one before.
+        auto find_scores = [&]() {
+          take_turn();
+          ptx::wgmma_fence();
+          start_scores();
+          wait_for_values();
+          ptx::wgmma_fence();  // else the compiler adds one, in what it takes for a divergent path, and waits for each product
+          start_outputs();
+          pass_turn();
+          ptx::wgmma_wait<1>();  // the scores; the outputs go on
+          touch(scores);
+          held = key.stage;
+          key.advance();
+        };
+        // Its weights. Returns whether they are within their range.
+        auto find_weights = [&](int plain) {
+          added[0] = weigh_row(0, plain);
+          tokens = next.tokens();
+          // Here, and not at the top of the loop: with no wait between them the compiler
+          // moves the wait for the outputs above the softmax that is to hide them.
+          next = take_keys();
+          take_outputs();
+          to_fragments<Element>(weights, scores, 0);
+          added[1] = weigh_row(1, plain);
+          to_fragments<Element>(weights, scores, 1);
+          return !ptx::any(added[0] > most_weight<Element> || added[1] > most_weight<Element>);
+        };
+        auto finish_tile = [&]() {
+          softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
+          ptx::sync_warp();
+          release(shared.key_free[held]);
+          give_query_for(next);
+        };
+        auto usual = [&]() { return usually_plain ? plain : started; };
+        while (next.exists() && !(folds_apart && next.begins_part())) {
+          bool within_range, ends_part = false;  // the latter with the values before the tile's
+          Softmax<1> ended;
+          {
+            complete_values(tokens);
+            take_query_for(next);
+            find_scores();
+            mask(held, next);
+            ends_part = Config::folds && !folds_apart && next.begins_part();
+            if (ends_part || !started) {
+              if (ends_part) ended = softmax, softmax.clear();
+              started = softmax.start(scores, near);
+              find_plain();
+            }
+            within_range = find_weights(plain);
+          }
+          if (!within_range) weigh_again(held, added);
+          finish_tile();
+          if (ends_part) fold_part(ended);
+        }
+
+        complete_values(tokens);
         wait_for_values();
-        ptx::wgmma_fence();  // else the compiler adds one, in what it takes for a divergent path, and waits for each product
+        take_turn();
+        ptx::wgmma_fence();
         start_outputs();
         pass_turn();
-        ptx::wgmma_wait<1>();  // the scores; the outputs go on
-        touch(scores);
-        held = key.stage;
-        key.advance();
-      };
-      // Its weights. Returns whether they are within their range.
-      auto find_weights = [&](int plain) {
-        added[0] = weigh_row(0, plain);
-        tokens = next.tokens();
-        // Here, and not at the top of the loop: with no wait between them the compiler
-        // moves the wait for the outputs above the softmax that is to hide them.
-        next = take_keys();
-        take_outputs();
-        to_fragments<Element>(weights, scores, 0);
-        added[1] = weigh_row(1, plain);
-        to_fragments<Element>(weights, scores, 1);
-        return !ptx::any(added[0] > most_weight<Element> || added[1] > most_weight<Element>);
-      };
-      auto finish_tile = [&]() {
-        softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
-        ptx::sync_warp();
-        release(shared.key_free[held]);
-        give_query_for(next);
-      };
-      while (next.exists()) {
-        bool within_range, ends_part = false;  // the latter with the values before the tile's
-        Softmax<1> ended;
-        {
-          complete_values(tokens);
-          take_query_for(next);
-          find_scores();
-          mask(held, next);
-          ends_part = Config::folds && next.begins_part();
-          if (ends_part || !started) {
-            if (ends_part) ended = softmax, softmax.clear();
-            started = softmax.start(scores, near);
-            find_plain();
-          }
-          within_range = find_weights(plain);
-        }
-        if (!within_range) weigh_again(held, added);
-        finish_tile();
-        if (ends_part) {
-          // What follows from these would otherwise be in registers throughout.
-          fold_rows<Config>(params, item, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
-          ++part.number;
-          output.clear();
-        }
+        if constexpr (!ends_under_products) take_outputs();
+        if (!folds_apart || !next.exists()) break;
+        fold_part(softmax);
+        softmax.clear();
+        take_query_for(next);
       }
-
-      complete_values(tokens);
-      wait_for_values();
-      take_turn();
-      ptx::wgmma_fence();
-      start_outputs();
-      pass_turn();
-      if constexpr (!ends_under_products) take_outputs();
     }
     part.last = true;
     const bool folded = Config::folds && !part.alone();
@@ -2910,7 +2950,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
       for (unsigned long long& full : shared.query_full[s]) ptx::barrier_init(ptx::shared_address(&full), rotator_threads<Config>);
       for (unsigned long long& free : shared.query_free[s]) ptx::barrier_init(ptx::shared_address(&free), 128 * consumers / AttendSm90Shared<Config>::query_parts);
     }
-    for (int s = 0; s < AttendSm90Shared<Config>::key_stages; ++s) {
+    for (int s = 0; s < Config::key_stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
       ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), cluster_blocks * 4 * consumers);
     }
@@ -2953,7 +2993,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     produce_keys_and_values<Config>(params, shared, helper);
   } else if (copier == 0) {
     KeyCopier<Config> keys = {params, shared, lane};
-    for_each_tile<Config, AttendSm90Shared<Config>::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) { keys.copy(t); });
+    for_each_tile<Config, Config::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) { keys.copy(t); });
     keys.end();
   } else if (copier == 1) {
     ValueCopier<Config> values = {params, shared, lane};

@@ -245,6 +245,8 @@ __device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch
 
 // The same into the multiprocessor's L1 cache.
 __device__ __forceinline__ void prefetch_near(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
+// Has the L2 cache keep a line longer than what only passes through it.
+__device__ __forceinline__ void prefetch_to_keep(const void* p) { asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(p) : "memory"); }
 
 // ---- mbarriers ----
 // A barrier is 8 bytes of shared memory, named by its 32-bit address. It completes
@@ -1962,12 +1964,19 @@ __device__ __forceinline__ KeyTile read_tile(const KeyTile& published, int lane)
           ptx::shuffle(tile.page, 0), ptx::shuffle(tile.offset, 0), ptx::shuffle(tile.causal, 0)};
 }
 
+// The keys of a tile that are this block's to copy, and to rotate: a cluster's blocks have equal shares.
+template <class Config>
+struct OwnKeys {
+  static constexpr int count = Config::keys / cluster_blocks;
+
+  __device__ static __forceinline__ int first() { return block_in_cluster() * count; }
+};
+
 // How many boxes of a tile's pages hold tokens. A box is a page's vectors of one head, or
 // the tile's part of those of a larger page. Each block of a cluster copies its share of them.
 template <class Config>
 struct Boxes {
-  static constexpr int own_keys = Config::keys / cluster_blocks;
-  static constexpr int rows = Config::page_size < own_keys ? Config::page_size : own_keys, own = own_keys / rows;
+  static constexpr int rows = Config::page_size < OwnKeys<Config>::count ? Config::page_size : OwnKeys<Config>::count, own = OwnKeys<Config>::count / rows;
   static_assert(Config::keys / rows <= 32, "a lane for each box");
   static_assert(rows % 8 == 0, "whole blocks");
 
@@ -1977,11 +1986,17 @@ struct Boxes {
     const int tokens = tile.end - tile.begin;
     return tokens < Config::keys ? (tokens + rows - 1) / rows : Config::keys / rows;
   }
+  __device__ static __forceinline__ int own_of(const KeyTile& tile) {
+    const int left = of(tile) - first();
+    return left < 0 ? 0 : left < own ? left : own;
+  }
 };
 
-// What a tile's copies bring to the block: of a cluster those of both blocks.
-template <class Config, int Dim>
-__device__ __forceinline__ int tile_bytes(const KeyTile& tile) { return Boxes<Config>::of(tile) * Boxes<Config>::rows * (Dim * 2); }
+// What a tile's copies bring to the block: all of a cluster's, or its own.
+template <class Config, bool ToAll, int Dim>
+__device__ __forceinline__ int tile_bytes(const KeyTile& tile) {
+  return (ToAll ? Boxes<Config>::of(tile) : Boxes<Config>::own_of(tile)) * Boxes<Config>::rows * (Dim * 2);
+}
 
 // A tile's copies, as they are looked up ahead of their start, so that this never waits
 // for the lists: lane i has the page of the i-th box.
@@ -2007,9 +2022,9 @@ __device__ __forceinline__ TileCopies of_keys(TileCopies copies, int lane) {
   return copies;
 }
 
-// Starts a tile's copies of K or V, Dim elements a token; rows of the target that no
-// page has are left as they are. All lanes.
-template <class Config, int Dim>
+// Starts a tile's copies of K or V, Dim elements a token, to all blocks of a cluster or to this
+// one; rows of the target that no page has are left as they are. All lanes.
+template <class Config, bool ToAll, int Dim>
 __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const TileCopies& copies, int kv_head,
                                           int kv_heads) {
   using Tile = ColumnTile<Config::keys, Dim>;
@@ -2308,10 +2323,10 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
     const uint32_t full = ptx::shared_address(&all_full[place.stage]);
     if (lane == 0) {
       if (Keys) shared.tile[place.stage] = tile, shared.tile_query[place.stage] = query;
-      ptx::barrier_arrive_expecting(full, tile_bytes<Config, Dim>(tile));
+      ptx::barrier_arrive_expecting(full, tile_bytes<Config, true, Dim>(tile));
     }
     ptx::sync_warp();
-    copy_tile<Config>(stages[place.stage], map, full, t.copies, t.kv_head, params.kv_heads);
+    copy_tile<Config, true>(stages[place.stage], map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   });
 }

@@ -23,6 +23,7 @@ inline int atomic_add(uint32_t* p, int x) { return static_cast<int>(__atomic_fet
 inline int atomic_add_unordered(uint32_t* p, int x) { return static_cast<int>(__atomic_fetch_add(p, static_cast<uint32_t>(x), __ATOMIC_RELAXED)); }
 inline void prefetch(const void* p) { (void)*static_cast<const volatile char*>(p); }
 inline void prefetch_near(const void* p) { prefetch(p); }
+inline void prefetch_to_keep(const void* p) { prefetch(p); }
 
 // ---- clusters ----
 inline int cluster_rank() { return kgen_here.rank; }

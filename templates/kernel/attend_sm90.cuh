@@ -3,7 +3,8 @@
 // one more, one or two warps keep the tensor copies of K and V in flight, and the others
 // rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Where queries
 // are aligned (tile/aligned_queries), and where there is room for it with raw keys, that is
-// another warpgroup's work. Three warpgroups leave no registers to others: each rotates its own
+// another warpgroup's work; of a cluster's two blocks each rotates half of a tile of raw keys then,
+// and gives it to the other. Three warpgroups leave no registers to others: each rotates its own
 // queries.
 // Blocks are persistent: the copies and rotations of the next item start under the end of
 // this one.
@@ -32,10 +33,12 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // What is not of an item's outputs is found under their last products; but not where there are as few registers
   // as beside a warpgroup that rotates, or of three: ptxas would wait for each product of the whole loop, and not
   // always say so.
+  // Outputs of 256 dimensions leave no registers to fold them beside the next tile's weights: a part ends before the next begins.
+  constexpr bool folds_apart = Config::folds && Config::v_head_dim > 128;
 #if KGEN_SCALED_QUERIES
   constexpr bool ends_under_products = Config::folds && warpgroups == 2 && !rotates_apart<Config>;  // nor, beside the loop for whole tiles, of others
 #else
-  constexpr bool ends_under_products = !rotates_apart<Config> && !rotates_own<Config>;
+  constexpr bool ends_under_products = !rotates_apart<Config> && !rotates_own<Config> && !folds_apart;
 #endif
   RingPlace<Config::key_stages> key;
   RingPlace<Config::stages> value;
@@ -180,113 +183,121 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     };
 
     Part part = {0, false};
+    auto fold_part = [&](Softmax<1>& ended) {
+      // What follows from these would otherwise be in registers throughout.
+      fold_rows<Config>(params, item, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
+      ++part.number;
+      output.clear();
+    };
     const TileNote tile = take_keys();
+    TileNote next = tile;
     if (tile.exists()) {
       rotate_own();
       wait_for_query();
-      take_turn();
-      ptx::wgmma_fence();
-      start_scores();
-      pass_turn();
-      ptx::wgmma_wait<0>();
-      touch(scores);
-      mask(key.stage, tile);
-      release(shared.key_free[key.stage]);
-      key.advance();
-      int started = softmax.start(scores, near);  // every row (a bool, the compiler spills)
-      find_plain();
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        softmax.sum[0][h] = weigh_row(h, plain);
-        to_fragments<Element>(weights, scores, h);
-      }
-
-      int tokens = tile.tokens();  // of the values that come next
-      TileNote next = take_keys();
-      give_query_for(next);
-      int held;        // the stage of the keys whose weights are at hand
-      float added[2];  // to the sums by these
-      // The scores of the next tile, under the outputs of the one before.
-      auto find_scores = [&]() {
+      for (;;) {  // once, or where parts are folded apart for each of them
         take_turn();
         ptx::wgmma_fence();
         start_scores();
+        pass_turn();
+        ptx::wgmma_wait<0>();
+        touch(scores);
+        mask(key.stage, next);
+        release(shared.key_free[key.stage]);
+        key.advance();
+        int started = softmax.start(scores, near);  // every row (a bool, the compiler spills)
+        find_plain();
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          softmax.sum[0][h] = weigh_row(h, plain);
+          to_fragments<Element>(weights, scores, h);
+        }
+
+        int tokens = next.tokens();  // of the values that come next
+        next = take_keys();
+        give_query_for(next);
+        int held;        // the stage of the keys whose weights are at hand
+        float added[2];  // to the sums by these
+        // The scores of the next tile, under the outputs of the one before.
+        auto find_scores = [&]() {
+          take_turn();
+          ptx::wgmma_fence();
+          start_scores();
+          wait_for_values();
+          ptx::wgmma_fence();  // else the compiler adds one, in what it takes for a divergent path, and waits for each product
+          start_outputs();
+          pass_turn();
+          ptx::wgmma_wait<1>();  // the scores; the outputs go on
+          touch(scores);
+          held = key.stage;
+          key.advance();
+        };
+        // Its weights. Returns whether they are within their range.
+        auto find_weights = [&](int plain) {
+          added[0] = weigh_row(0, plain);
+          tokens = next.tokens();
+          // Here, and not at the top of the loop: with no wait between them the compiler
+          // moves the wait for the outputs above the softmax that is to hide them.
+          next = take_keys();
+          take_outputs();
+          to_fragments<Element>(weights, scores, 0);
+          added[1] = weigh_row(1, plain);
+          to_fragments<Element>(weights, scores, 1);
+          return !ptx::any(added[0] > most_weight<Element> || added[1] > most_weight<Element>);
+        };
+        auto finish_tile = [&]() {
+          softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
+          ptx::sync_warp();
+          release(shared.key_free[held]);
+          give_query_for(next);
+        };
+        auto usual = [&]() { return usually_plain ? plain : started; };
+        while (next.exists() && !(folds_apart && next.begins_part())) {
+          bool within_range, ends_part = false;  // the latter with the values before the tile's
+          Softmax<1> ended;
+#if KGEN_WHOLE_TILES
+          if (usual() && tokens == keys && next.whole<Config>()) {
+            // Most tiles: code without a branch but the loop's, as one that is taken costs 20 cycles and more.
+            for (;;) {
+              find_scores();
+              within_range = find_weights(usually_plain);
+              if (!within_range) break;
+              finish_tile();
+              if (!next.whole<Config>()) break;
+            }
+            stay_plain(), started = 1;  // as before: for the loop they need no registers
+            if (within_range) continue;
+          } else
+#endif
+          {
+            complete_values(tokens);
+            take_query_for(next);
+            find_scores();
+            mask(held, next);
+            ends_part = Config::folds && !folds_apart && next.begins_part();
+            if (ends_part || !started) {
+              if (ends_part) ended = softmax, softmax.clear();
+              started = softmax.start(scores, near);
+              find_plain();
+            }
+            within_range = find_weights(plain);
+          }
+          if (!within_range) weigh_again(held, added);
+          finish_tile();
+          if (ends_part) fold_part(ended);
+        }
+
+        complete_values(tokens);
         wait_for_values();
-        ptx::wgmma_fence();  // else the compiler adds one, in what it takes for a divergent path, and waits for each product
+        take_turn();
+        ptx::wgmma_fence();
         start_outputs();
         pass_turn();
-        ptx::wgmma_wait<1>();  // the scores; the outputs go on
-        touch(scores);
-        held = key.stage;
-        key.advance();
-      };
-      // Its weights. Returns whether they are within their range.
-      auto find_weights = [&](int plain) {
-        added[0] = weigh_row(0, plain);
-        tokens = next.tokens();
-        // Here, and not at the top of the loop: with no wait between them the compiler
-        // moves the wait for the outputs above the softmax that is to hide them.
-        next = take_keys();
-        take_outputs();
-        to_fragments<Element>(weights, scores, 0);
-        added[1] = weigh_row(1, plain);
-        to_fragments<Element>(weights, scores, 1);
-        return !ptx::any(added[0] > most_weight<Element> || added[1] > most_weight<Element>);
-      };
-      auto finish_tile = [&]() {
-        softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
-        ptx::sync_warp();
-        release(shared.key_free[held]);
-        give_query_for(next);
-      };
-      auto usual = [&]() { return usually_plain ? plain : started; };
-      while (next.exists()) {
-        bool within_range, ends_part = false;  // the latter with the values before the tile's
-        Softmax<1> ended;
-#if KGEN_WHOLE_TILES
-        if (usual() && tokens == keys && next.whole<Config>()) {
-          // Most tiles: code without a branch but the loop's, as one that is taken costs 20 cycles and more.
-          for (;;) {
-            find_scores();
-            within_range = find_weights(usually_plain);
-            if (!within_range) break;
-            finish_tile();
-            if (!next.whole<Config>()) break;
-          }
-          stay_plain(), started = 1;  // as before: for the loop they need no registers
-          if (within_range) continue;
-        } else
-#endif
-        {
-          complete_values(tokens);
-          take_query_for(next);
-          find_scores();
-          mask(held, next);
-          ends_part = Config::folds && next.begins_part();
-          if (ends_part || !started) {
-            if (ends_part) ended = softmax, softmax.clear();
-            started = softmax.start(scores, near);
-            find_plain();
-          }
-          within_range = find_weights(plain);
-        }
-        if (!within_range) weigh_again(held, added);
-        finish_tile();
-        if (ends_part) {
-          // What follows from these would otherwise be in registers throughout.
-          fold_rows<Config>(params, item, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
-          ++part.number;
-          output.clear();
-        }
+        if constexpr (!ends_under_products) take_outputs();
+        if (!folds_apart || !next.exists()) break;
+        fold_part(softmax);
+        softmax.clear();
+        take_query_for(next);
       }
-
-      complete_values(tokens);
-      wait_for_values();
-      take_turn();
-      ptx::wgmma_fence();
-      start_outputs();
-      pass_turn();
-      if constexpr (!ends_under_products) take_outputs();
     }
     part.last = true;
     const bool folded = Config::folds && !part.alone();

@@ -40,6 +40,8 @@ __device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch
 
 // The same into the multiprocessor's L1 cache.
 __device__ __forceinline__ void prefetch_near(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
+// Has the L2 cache keep a line longer than what only passes through it.
+__device__ __forceinline__ void prefetch_to_keep(const void* p) { asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(p) : "memory"); }
 
 // ---- mbarriers ----
 // A barrier is 8 bytes of shared memory, named by its 32-bit address. It completes

@@ -37,6 +37,7 @@ struct AlignedQueries {
     unsigned char* to = rows.bytes(token_row) + head * rows.head_bytes + unit * (2 * chunk_bytes);
     ptx::store_16(to, first);
     ptx::store_16(to + chunk_bytes, second);
+    ptx::prefetch_to_keep(to);
   }
 };
 

@@ -48,19 +48,13 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
     for (int h = 0; h < 2; ++h) {
       if (exists(h) && lane % 4 == 0) before[h] = *lse_of(h, level);
     }
-    // Both rows are on their way while their log-sum-exps are.
     float4 kept[2][blocks / 2] = {};
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (!exists(h)) continue;
+    auto load = [&](int h) {
       const auto rows = ScratchRows<Config>::of(params, item, kv_head, first_row + 8 * h, level, lane);
 #pragma unroll
       for (int i = 0; i < blocks / 2; ++i) kept[h][i] = rows[i];
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const Fold by = fold_of(ptx::shuffle(before[h], lane & ~3), ends.lse[0][h]);
-      ends.lse[0][h] = by.lse;
+    };
+    auto fold_onto = [&](int h, const Fold& by) {
 #pragma unroll
       for (int i = 0; i < blocks / 2; ++i) {
         const float4& k = kept[h][i];
@@ -68,6 +62,21 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
         left[2 * h] = fold(by, k.x, left[2 * h]), left[2 * h + 1] = fold(by, k.y, left[2 * h + 1]);
         right[2 * h] = fold(by, k.z, right[2 * h]), right[2 * h + 1] = fold(by, k.w, right[2 * h + 1]);
       }
+    };
+    // Both rows are on their way while their log-sum-exps are. (Of 256 dimensions there are registers for one row's, if
+    // nothing is folded where there is none.)
+    constexpr bool both = blocks <= 16;
+#pragma unroll
+    for (int h = 0; both && h < 2; ++h) {
+      if (exists(h)) load(h);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const Fold by = fold_of(ptx::shuffle(before[h], lane & ~3), ends.lse[0][h]);
+      ends.lse[0][h] = by.lse;
+      if (!both && !exists(h)) continue;
+      if (!both) load(h);
+      fold_onto(h, by);
     }
   });
 #pragma unroll

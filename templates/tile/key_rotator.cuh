@@ -11,7 +11,7 @@
 // positions end in the bits of i, and keeps the low terms of these, of its warp's units, in
 // registers from tile to tile. The high terms are common to 32 keys; a tile's are on their way
 // to shared memory while the tile before is rotated. 32 keys of a unit take about 70
-// instructions, and the tile 2200: a quarter of the issue slots of its products.
+// instructions, and the tile 2200: a quarter of the issue slots of its products, or by two blocks an eighth of each one's.
 // Of shared memory 64 KiB a tile are read and written, beside 224 KiB by copies and products.
 #pragma once
 #include "pipeline.cuh"
