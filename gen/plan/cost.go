@@ -120,6 +120,9 @@ const (
 	cacheFactor = 2.0 // the L2 cache's rate over the memory's
 	aheadRate   = 0.8 // of the memory's rate that rotating keys ahead reaches (H200, 2026-11-24: 16k tokens in 22 us)
 	nanosecond  = 1e-9
+
+	readTwice    = 0.1 // part of keys that blocks of a sequence's tiles, each for itself, have from memory once more (H100: 0.03 to 0.2)
+	clusterStart = 300 // nanoseconds by which two blocks that take an item together begin later (H100, extend of 64 tokens over 1k and 2k)
 )
 
 // Of raw keys' rotation: the instructions that a warp takes for 32 keys and 16 dimensions, by
@@ -219,6 +222,9 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 		read = min(read, w+shape.Query)
 	}
 	keyBytes := float64(shape.Batch*read*m.KVHeads) * dims * elementSize
+	if p.Family == SM90 && p.Cluster == 1 && tiles > 1 && shape.Kind == spec.Extend {
+		keyBytes *= 1 + readTwice
+	}
 	queryBytes := float64(shape.Batch*shape.Query*m.QueryHeads) * dims * elementSize
 	partialBytes := 0.0
 	if parts > 1 {
@@ -232,7 +238,7 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 	if shape.Kind == spec.Prefill {
 		runs = 0
 	}
-	e.Items = seconds((k.item + (busiest-1)*k.nextItem + busiest*runs*k.run) * nanosecond)
+	e.Items = seconds((k.item + float64(p.Cluster-1)*clusterStart + (busiest-1)*k.nextItem + busiest*runs*k.run) * nanosecond)
 
 	work := e.Products.Seconds() + e.Tiles.Seconds()
 	if s.RotatesKeys() {

@@ -14,12 +14,11 @@ import (
 // TestPredictedGain.
 const PredictedGain = 0.3
 
-// alignedGain is what it must foretell of a plan that has the default's tile, and whose matrix
-// units rotate queries where the default rotates them by arithmetic. The two differ in little
-// else, so that the model is nearer to their ratio than to either's time; with head dim 128,
-// that is, of which the times are. One of which it foretells 0.04 was 0.006
-// slower. See TestPredictedGain.
-const alignedGain = 0.05
+// alignedGain is what it must foretell of a plan for extend whose blocks have the default's tile, and whose matrix units rotate
+// queries where the default rotates them by arithmetic. The two differ in little else, so that the model is nearer to their
+// ratio than to either's time; with head dim 128, that is, of which the times are: where it foretells so much or more the gain is
+// 0.02 to 0.1. See TestPredictedGain.
+const alignedGain = 0.03
 
 // aheadGain is what it must foretell of a plan whose raw keys are rotated ahead of it, and which is
 // then the default of baked keys, or that by two blocks. Where the default of raw keys rotates each tile of keys again for
@@ -30,37 +29,40 @@ const alignedGain = 0.05
 const aheadGain, apartAheadGain = 0.05, 0.15
 
 // exchangeGain is what it must foretell of a plan by two blocks that exchange raw keys and have the default's tile
-// otherwise. Of one of which it foretells 0.18 the gain is 0.09 to 0.1, of 0.145 it is 0.02 to 0.05, and of 0.1 from -0.01 to 0.05.
-const exchangeGain = 0.12
+// otherwise. Of one of which it foretells 0.18 the gain is 0.09 to 0.1, of 0.145 it is 0.02 to 0.05, and of 0.1 from -0.01 to 0.06
+// (64 tokens over 8k, H100 and H200).
+const exchangeGain = 0.09
+
+// pairGain is what it must foretell of a plan for extend by two blocks that have the default's tile otherwise: they read
+// what the default's blocks read, once. Of ones of which it foretells 0.005 to 0.06 the gain is from -0.01 to 0.16, most often
+// 0.02 to 0.08, with head dims 128 and 256 (H100, H200, 2026-11-26).
+const pairGain = 0.0045
 
 // enough is the gain that must be foretold of a plan for it to take the default's place.
 func enough(s spec.Spec, p, usual plan.Plan) float64 {
-	sameTile := p.Family == usual.Family && p.Rows == usual.Rows && p.Keys == usual.Keys && p.Stages == usual.Stages
-	if sameTile && p.AlignsQueries && !usual.AlignsQueries && s.Model.HeadDim == 128 {
-		return alignedGain
-	}
-	if p.ExchangesKeys(s) {
-		if one := (spec.Tile{Rows: p.BlockRows(), Keys: p.Keys, Stages: p.Stages, Warps: p.Warps}); one == usual.Layout().Tile {
-			return exchangeGain
-		}
-		return math.Inf(1)
-	}
-	if p.KeysAhead {
+	block := p.Layout().Tile
+	block.Rows = p.BlockRows()
+	sameTile := p.Family == usual.Family && block.Rows == usual.Rows && block.Keys == usual.Keys && block.Stages == usual.Stages
+	sameBlocks := sameTile && block.Warps == usual.Warps
+	switch {
+	case p.KeysAhead:
 		ahead, err := plan.Choose(p.Reads(s), p.Kind, p.Targets[0])
-		if err != nil {
+		if err != nil || block != ahead.Layout().Tile {
 			return math.Inf(1)
 		}
-		one := ahead.Layout()
-		one.KeysAhead = true
-		two := one
-		two.Tile.Rows *= 2
-		if l := p.Layout(); l == one || l == two && p.Cluster == 2 {
-			if usual.RotatesApart() {
-				return apartAheadGain
-			}
-			return aheadGain
+		if usual.RotatesApart() {
+			return apartAheadGain
 		}
-		return math.Inf(1)
+		return aheadGain
+	case p.ExchangesKeys(s):
+		if !sameBlocks {
+			return math.Inf(1)
+		}
+		return exchangeGain
+	case sameTile && p.AlignsQueries && !usual.AlignsQueries && s.Model.HeadDim == 128:
+		return alignedGain
+	case sameBlocks && p.Cluster == 2 && p.Kind == spec.Extend && s.Model.HeadDim > 64:
+		return pairGain
 	}
 	return PredictedGain
 }

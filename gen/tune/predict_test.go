@@ -4,6 +4,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 )
@@ -87,13 +89,14 @@ func TestPredict(t *testing.T) {
 	}{
 		// A tile of 128 rows would be half empty.
 		{"sm_80", "", []plan.Rule{{Kind: spec.Extend, Query: 16, Layout: setting(t, "sm80_r64k64s1w4").Layout}}},
-		// The matrix units rotate queries for long contexts, and for many query tokens.
+		// The matrix units rotate queries for long contexts, and for many query tokens, by two blocks where these fill both.
 		{"sm_90a", "", []plan.Rule{
 			{Kind: spec.Extend, Query: 32, Layout: setting(t, "sm90_r128k128s2w12").Layout},
-			{Kind: spec.Extend, Query: 64, Keys: 65536, Layout: setting(t, "sm90_r128k128s2w12").Layout},
-			{Kind: spec.Extend, Query: 64, Layout: setting(t, "sm90_r128k128s2w16").Layout},
+			{Kind: spec.Extend, Query: 64, Keys: 10240, Layout: setting(t, "sm90_r128k128s2w12").Layout},
+			{Kind: spec.Extend, Query: 64, Layout: setting(t, "sm90_r256k128s2w16").Layout},
 			{Kind: spec.Extend, Query: 128, Keys: 16384, Layout: setting(t, "sm90_r128k128s2w12").Layout},
-			{Kind: spec.Extend, Layout: setting(t, "sm90_r128k128s2w16").Layout},
+			{Kind: spec.Extend, Query: 192, Layout: setting(t, "sm90_r128k128s2w16").Layout},
+			{Kind: spec.Extend, Layout: setting(t, "sm90_r256k128s2w16").Layout},
 		}},
 		{"sm_80", "tiles: {extend: {rows: 128}}\n", nil}, // given by hand
 		{"sm_80", "kernels: [append, decode, merge]\n", nil},
@@ -145,6 +148,33 @@ func TestPredictOtherHeadDims(t *testing.T) {
 	}
 	if tuned, err := e.Tuned(s); err != nil || len(tuned.Rules) > 0 {
 		t.Errorf("%+v, %v", tuned, err)
+	}
+}
+
+// With head dim 256, too, two blocks take what fills both.
+func TestPredictPairs(t *testing.T) {
+	s, err := spec.Parse("dim256.yaml", []byte("name: dim256\nmodel: {query_heads: 32, kv_heads: 8, head_dim: 256}\nrope: {type: default, theta: 10000}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := Predict(s, "sm_90a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := e.Tuned(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, two := setting(t, "sm90_r128k64s2w16").Layout, setting(t, "sm90_r256k64s2w16").Layout
+	want := []plan.Rule{
+		{Kind: spec.Extend, Query: 32, Layout: one},
+		{Kind: spec.Extend, Query: 64, Keys: 2048, Layout: one},
+		{Kind: spec.Extend, Query: 64, Layout: two},
+		{Kind: spec.Extend, Query: 192, Layout: one},
+		{Kind: spec.Extend, Layout: two},
+	}
+	if diff := cmp.Diff(want, got.Rules); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 

@@ -65,10 +65,10 @@ func Buckets(s spec.Spec, kind spec.Kind) []Bucket {
 		if two < 128 {
 			buckets = append(buckets, Bucket{128, 16 * k})
 		}
+		if 3*two < aheadTokens/4 { // beyond three tiles of two blocks a fourth is worth it, though it be half empty
+			buckets = append(buckets, Bucket{3 * two, 0})
+		}
 		if s.RotatesKeys() {
-			if 3*two < aheadTokens/4 { // beyond three tiles of two blocks a fourth is worth it, though it be half empty
-				buckets = append(buckets, Bucket{3 * two, 0})
-			}
 			buckets = append(buckets, Bucket{max(aheadTokens/4, two), 0})
 		}
 		return append(buckets, Bucket{})

@@ -395,10 +395,11 @@ func Bundle() kernel.Bundle {
 			}},
 			{Target: "sm_90a", Rules: []kernel.Rule{
 				{Kind: abi.KindExtend, Query: 32, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 65536, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
+				{Kind: abi.KindExtend, Query: 192, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
+				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 			}},
 		},
 	}
