@@ -25,8 +25,8 @@ const alignedGain = 0.03
 // each tile of queries, the two differ in little but the rotation, of which the model has a time for
 // either. No other plan is chosen for it. Where a warpgroup of its own rotates in the kernel the model knows less: of one of which
 // it foretells 0.05 (160 tokens over 16k) the loss is 0.09, and of 0.13 (prefill of up to 1024 tokens) the gain is from -0.08
-// to 0.15 (H100, 2026-11-25).
-const aheadGain, apartAheadGain = 0.05, 0.15
+// to 0.15, with head dim 64 of 0.17 from -0.18 to 0.13 (H100, 2026-11-25).
+const aheadGain, apartAheadGain = 0.05, 0.2
 
 // exchangeGain is what it must foretell of a plan by two blocks that exchange raw keys and have the default's tile
 // otherwise. Of one of which it foretells 0.18 the gain is 0.09 to 0.1, of 0.145 it is 0.02 to 0.05, and of 0.1 from -0.01 to 0.06
