@@ -20,18 +20,18 @@ var mutationsSM90 = []mutation{
 	{"no wait for copied keys", spec.Prefill, spec.Raw, "auto wait_for_keys = [&]() { " + copiedWait + " };", "auto wait_for_keys = [&]() {};", false},
 	{"no fence behind a rotation", spec.Extend, spec.Raw, publishKeys, "auto publish_keys = [&]() {\n    ptx::sync_warp();\n", false},
 	{"one lane ahead of its warp", spec.Extend, spec.Raw, publishKeys, "auto publish_keys = [&]() {\n    ptx::fence_async_shared();\n", false},
-	{"a warp's rotation too few to wait for", spec.Extend, spec.Raw, "shared.key_rotated[s]), Config::rotators)", "shared.key_rotated[s]), Config::rotators - 1)", false},
+	{"a warp's rotation too few to wait for", spec.Extend, spec.Raw, "? 1 : Config::rotators);", "? 1 : Config::rotators - 1);", false},
 	{"keys at their positions in the segment", spec.Extend, spec.Raw, "return tile.offset + tile.begin;", "return tile.begin;", false},
 	{"keys at the first position of the run", spec.Prefill, spec.Raw, "return tile.offset + tile.begin;", "return tile.offset;", false},
 	{"shared: keys moved by an offset", spec.SharedDecode, spec.Raw, "return tile.begin;", "return tile.offset + tile.begin;", false},
 	{"shared: queries of the first run for all", spec.SharedDecode, spec.Raw, "return rotated_base != tile.offset;", "return rotated_base == no_base;", false},
-	{"the high terms of the keys before", spec.Extend, spec.Raw, "& (lanes - 1), here < first};", "& (lanes - 1), 0};", false},
-	{"the high terms of no tile", spec.Prefill, spec.Raw, "if (slot == slots - 1) fetch(next_tile);", "if (slot == slots - 1) fetch({-1, 0, 0, 0, 0, 0});", false},
-	{"the high terms of the tile before", spec.Extend, spec.Raw, "pass(keys);\n    publish();", "pass(keys);", false},
-	{"high terms over those in use", spec.Extend, spec.Raw, firstSync, firstSync[:strings.Index(firstSync, "    ptx::sync")], false},
-	{"rows past the end of the table", spec.Extend, spec.Raw, "if (from > last >> Config::rope_low_bits) continue;", "{}", false},
-	{"a round of keys left as it was", spec.Extend, spec.Raw, "i < rounds; ++i) {\n        const KeyTerms next", "i < rounds - 1; ++i) {\n        const KeyTerms next", false},
-	{"lanes that begin at the tile's first key", spec.Extend, spec.Raw, "{keys, (here - first) & (lanes - 1),", "{keys, here,", false},
+	{"the high terms of the keys before", spec.Extend, spec.Raw, "& (lanes - 1)), here < first};", "& (lanes - 1)), 0};", false},
+	{"the high terms of no tile", spec.Prefill, spec.Raw, "if (ahead == steps) fetch(next_tile);", "if (ahead == steps) fetch({-1, 0, 0, 0, 0, 0});", false},
+	{"the high terms of the tile before", spec.Extend, spec.Raw, "first_key_position(now), tile);", "first_key_position(now), now);", false},
+	{"high terms that stay where they were fetched", spec.Extend, spec.Raw, "rotator.publish();\n      wait_for_keys", "wait_for_keys", false},
+	{"rows past the end of the table", spec.Extend, spec.Raw, "if (row > last >> Config::rope_low_bits) row = last < 0 ? 0 : last >> Config::rope_low_bits;", remove, false},
+	{"a round of keys left as it was", spec.Extend, spec.Raw, "step < steps; ++step)", "step < steps - 1; ++step)", false},
+	{"lanes that begin at the tile's first key", spec.Extend, spec.Raw, "Own::first() + ((here - first) & (lanes - 1))", "Own::first() + here", false},
 	{"keys rotated the other way in half", spec.Extend, spec.Raw, "ptx::fp16_negate(ptx::fp16_multiply(y[i], angles.sin[i]))", "ptx::fp16_multiply(y[i], angles.sin[i])", false},
 	{"angles added as if a sine were none", spec.Extend, spec.Raw, "ptx::fp16_negate(ptx::fp16_multiply(a.sin[i], b.sin[i]))", "0", false},
 	{"scores of scaled queries", spec.Extend, spec.Raw, "(log2_e / Config::query_scale)", "log2_e", false},
@@ -41,6 +41,7 @@ var mutationsSM90 = []mutation{
 	{"decode: no wait for copied keys", spec.Decode, spec.Raw, "ptx::barrier_wait(ptx::shared_address(&shared.key_full[place.stage]), place.parity);", remove, false},
 	{"decode: no fence behind a rotation", spec.Decode, spec.Raw, lastFence, lastFence[strings.Index(lastFence, "ptx::barrier"):], false},
 	{"decode: keys at the first position of the run", spec.Decode, spec.Raw, "return tile.offset + tile.begin;", "return tile.offset;", false},
+	{"decode: high terms over those in use", spec.Decode, spec.Raw, firstSync, firstSync[:strings.Index(firstSync, "    ptx::sync")], false},
 	{"decode: a round of keys left as it was", spec.Decode, spec.Raw, "i < rounds; ++i) {\n        uint4 x", "i < rounds - 1; ++i) {\n        uint4 x", false},
 	{"decode: the high terms of no tile", spec.Decode, spec.Raw, "fetch(next_tile);\n      rotate_by_round", "fetch({-1, 0, 0, 0, 0, 0});\n      rotate_by_round", false},
 
@@ -89,7 +90,7 @@ var mutationsBeside = []mutation{
 	{"a row's maximum from another's keys", spec.Extend, spec.Segment, "softmax.move(0, h, top,", "softmax.move(0, h, ptx::shuffle_xor(top, 4),", false},
 	{"keys gone before their weights are right", spec.Extend, spec.Segment, "held = key.stage;\n", "held = key.stage;\n        release(shared.key_free[held]);\n", false},
 	{"a tile whole, whatever begins with it", spec.Extend, spec.Segment, "return word == Config::keys;", "return tokens() == Config::keys;", false},
-	{"whole tiles behind one that is not", spec.Extend, spec.Segment, "if (plain && tokens == keys && next", "if (plain && next", false},
+	{"whole tiles behind one that is not", spec.Extend, spec.Segment, "if (usual() && tokens == keys && next", "if (usual() && next", false},
 	{"something subtracted for nothing", spec.Extend, spec.Segment, "plain = softmax.plain();", "plain = 1;", false},
 	{"far maxima taken for near ones", spec.Extend, spec.Segment, "near = 32.f;", "near = 1e30f;", false},
 
@@ -231,10 +232,11 @@ func alignedPairs(s *spec.Spec) {
 
 // Those of raw keys with more units than a rotator has, and some that are not rotated.
 var mutationsUnits = []mutation{
-	{"a unit's keys that are the one's before", spec.Extend, spec.Raw, "places(rows, unit(slot + 1))", "places(rows, unit(slot))", false},
+	{"a unit's keys that are the one's before", spec.Extend, spec.Raw, "places(rows, unit(slot))", "places(rows, unit(0))", false},
 	{"the first round's high terms for all", spec.Extend, spec.Raw, "return terms[round].load();", "return terms[0].load();", false},
-	{"the low terms of another unit", spec.Extend, spec.Raw, "rotate_by_terms<Config>(x[i], y[i], now, low[slot])", "rotate_by_terms<Config>(x[i], y[i], now, low[0])", false},
-	{"elements that are not rotated left as bf16", spec.Extend, spec.Raw, "pass(keys);\n    publish();", "publish();", false},
+	{"the high terms of no tile, behind more chunks", spec.Extend, spec.Raw, "(slots - 1) * rounds) fetch(next_tile);", "(slots - 1) * rounds) fetch({-1, 0, 0, 0, 0, 0});", false},
+	{"the low terms of another unit", spec.Extend, spec.Raw, "y[step % ahead], now, low[slot])", "y[step % ahead], now, low[0])", false},
+	{"elements that are not rotated left as bf16", spec.Extend, spec.Raw, "pass(keys);", remove, false},
 }
 
 // units is a spec for them.
@@ -280,7 +282,7 @@ var mutationsClusters = []mutation{
 	{"both blocks' rows of the first tokens", spec.Extend, spec.Segment, "return {first, left < most ? left : most};", "return {0, left < most ? left : most};", false},
 	{"results kept where the other block's are", spec.Extend, spec.Segment, "own_tokens<Config>(item).first * Config::group + row;\n}\n\n// What a folded row", "row;\n}\n\n// What a folded row", false},
 	{"both blocks copy the same pages", spec.Extend, spec.Segment, "return block_in_cluster() * own;", "return 0;", false},
-	{"its own copies alone expected", spec.Extend, spec.Segment, "return Boxes<Config>::of(tile) * Boxes<Config>::rows * (Dim * 2);", "return Boxes<Config>::of(tile) * Boxes<Config>::rows * Dim;", false},
+	{"its own copies alone expected", spec.Extend, spec.Segment, "(ToAll ? Boxes<Config>::of(tile) : Boxes<Config>::own_of(tile))", "Boxes<Config>::own_of(tile)", false},
 	{"stages that one block gives back", spec.Extend, spec.Segment, "if (lane < cluster_blocks) ptx::barrier_arrive_at", "if (lane == block_in_cluster()) ptx::barrier_arrive_at", false},
 	{"work found for both before one block has read it", spec.Extend, spec.Segment, "readers = cluster_blocks * (Readers + 1) - 1;", "readers = Readers;", false},
 	{"work handed over without what it is", spec.Extend, spec.Segment, "ptx::barrier_arrive_with_writes(ptx::shared_of(ptx::shared_address(&full[place]), 1));", "ptx::barrier_arrive_at(ptx::shared_of(ptx::shared_address(&full[place]), 1));", false},
