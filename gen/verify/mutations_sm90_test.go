@@ -29,6 +29,7 @@ var mutationsSM90 = []mutation{
 	{"the high terms of no tile", spec.Prefill, spec.Raw, "if (ahead == steps) fetch(next_tile);", "if (ahead == steps) fetch({-1, 0, 0, 0, 0, 0});", false},
 	{"the high terms of the tile before", spec.Extend, spec.Raw, "first_key_position(now), tile);", "first_key_position(now), now);", false},
 	{"high terms that stay where they were fetched", spec.Extend, spec.Raw, "rotator.publish();\n      wait_for_keys", "wait_for_keys", false},
+	{"no high terms of an item's first tile", spec.Extend, spec.Raw, "rotator.fetch(tile);\n    publish_queries", "publish_queries", false},
 	{"rows past the end of the table", spec.Extend, spec.Raw, "if (row > last >> Config::rope_low_bits) row = last < 0 ? 0 : last >> Config::rope_low_bits;", remove, false},
 	{"a round of keys left as it was", spec.Extend, spec.Raw, "step < steps; ++step)", "step < steps - 1; ++step)", false},
 	{"lanes that begin at the tile's first key", spec.Extend, spec.Raw, "Own::first() + ((here - first) & (lanes - 1))", "Own::first() + here", false},
@@ -235,6 +236,8 @@ var mutationsUnits = []mutation{
 	{"a unit's keys that are the one's before", spec.Extend, spec.Raw, "places(rows, unit(slot))", "places(rows, unit(0))", false},
 	{"the first round's high terms for all", spec.Extend, spec.Raw, "return terms[round].load();", "return terms[0].load();", false},
 	{"the high terms of no tile, behind more chunks", spec.Extend, spec.Raw, "(slots - 1) * rounds) fetch(next_tile);", "(slots - 1) * rounds) fetch({-1, 0, 0, 0, 0, 0});", false},
+	{"the high terms of the step before", spec.Extend, spec.Raw, "next = more ? terms_of(step + 1) : now;", "next = more ? terms_of(step) : now;", false},
+	{"the first round's keys for all", spec.Extend, spec.Raw, "at[slot].load(step % rounds,", "at[slot].load(0,", false},
 	{"the low terms of another unit", spec.Extend, spec.Raw, "y[step % ahead], now, low[slot])", "y[step % ahead], now, low[0])", false},
 	{"elements that are not rotated left as bf16", spec.Extend, spec.Raw, "pass(keys);", remove, false},
 }
