@@ -82,6 +82,14 @@ func TestMutationsSM90AreFound(t *testing.T) {
 		t.Parallel()
 		mustBeFound(t, 10, mutationsClusters, clusters)
 	})
+	t.Run("exchanged keys", func(t *testing.T) {
+		t.Parallel()
+		s := spec.WithEncoding(emulated(t, exchanged), spec.Raw)
+		if p, err := plan.Choose(s, spec.Extend, "sm_90a"); err != nil || !p.ExchangesKeys(s) {
+			t.Fatalf("exchanges keys: %v, %v", p.ExchangesKeys(s), err)
+		}
+		mustBeFound(t, 6, mutationsExchanged, exchanged)
+	})
 	t.Run("units", func(t *testing.T) {
 		t.Parallel()
 		mustBeFound(t, 10, mutationsUnits, units)

@@ -298,3 +298,51 @@ func clusters(s *spec.Spec) {
 	sm90(s)
 	s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 256, Keys: 64, Stages: 2, Warps: 12}}
 }
+
+const (
+	waitForOwn  = "ptx::barrier_wait(ptx::shared_address(&shared.own_rotated[place.stage]), place.parity);"
+	expectOther = "ptx::barrier_arrive_expecting(rotated, more ? bytes : 0);"
+	giveOwn     = "ptx::shared_copy_to(ptx::shared_of(keys, other), keys, bytes, "
+	ownBoxes    = "return left < 0 ? 0 : left < own ? left : own;"
+)
+
+// Those of raw keys of which two blocks give each other their halves.
+var mutationsExchanged = []mutation{
+	// The giver.
+	{"no fence behind a rotation", spec.Extend, spec.Raw, publishKeys, "auto publish_keys = [&]() {\n    ptx::sync_warp();\n", false},
+	{"keys given before they are rotated", spec.Extend, spec.Raw, waitForOwn, strings.Replace(waitForOwn, "own_rotated", "key_full", 1), false},
+	{"a warp's rotation too few to give keys", spec.Extend, spec.Raw, "shared.own_rotated[s]), Config::rotators);", "shared.own_rotated[s]), Config::rotators - 1);", false},
+	{"the other's half not expected", spec.Extend, spec.Raw, expectOther, "ptx::barrier_arrive(rotated);", false},
+	{"the other's half expected of no tile", spec.Extend, spec.Raw, expectOther, "ptx::barrier_arrive_expecting(rotated, bytes);", false},
+	{"the other's half given back", spec.Extend, spec.Raw, "+ own * bytes;", "+ other * bytes;", false},
+	{"a half in the other's place", spec.Extend, spec.Raw, giveOwn, strings.Replace(giveOwn, "(keys,", "(keys - own * bytes + other * bytes,", 1), false},
+	{"all halves of the first stage", spec.Extend, spec.Raw, "shared.key[place.stage].bytes) + own", "shared.key[0].bytes) + own", false},
+	{"half of a half given", spec.Extend, spec.Raw, "bytes = OwnKeys<Config>::count * ColumnTile", "bytes = OwnKeys<Config>::count / 2 * ColumnTile", false},
+	{"work that is not read for the giver", spec.Extend, spec.Raw, "copiers - 1 + exchanges_keys<Config>>", "copiers - 1>", false},
+
+	// Who waits for whom.
+	{"no wait for rotated keys", spec.Extend, spec.Raw, rotatedWait, copiedWait, false},
+	{"no wait for the other's half", spec.Extend, spec.Raw, rotatedWait, strings.Replace(rotatedWait, "key_rotated", "own_rotated", 1), false},
+	{"rotators counted for the giver", spec.Extend, spec.Raw, "exchanges_keys<Config> ? 1 : Config::rotators", "Config::rotators", false},
+	{"stages that either block gives back", spec.Extend, spec.Raw, "shared.key_free[s]), cluster_blocks * 4 * consumers", "shared.key_free[s]), 4 * consumers", false},
+	{"a block that ends before its keys are given", spec.Extend, spec.Raw, "wait_for_all(shared.key_free, place);", remove, false},
+
+	// Which half is whose.
+	{"all is done to the first half", spec.Extend, spec.Raw, "return block_in_cluster() * count;", "return 0;", false},
+	{"the first half copied by both", spec.Extend, spec.Raw, "return block_in_cluster() * own;", "return 0;", false},
+	{"the first half rotated by both", spec.Extend, spec.Raw, "Own::first() + ((here - first) & (lanes - 1))", "((here - first) & (lanes - 1))", false},
+	{"both halves rotated by both", spec.Extend, spec.Raw, "rounds = Own::count / lanes", "rounds = Config::keys / lanes", false},
+	{"elements of the second half left as bf16", spec.Extend, spec.Raw, "row < Own::first() + Own::count;", "row < Own::count;", false},
+	{"high terms of the first half for both", spec.Extend, spec.Raw, "first_key_position(tile) + Own::first(),", "first_key_position(tile),", false},
+	{"high terms past the end of the table", spec.Extend, spec.Raw, "tile.end - tile.begin - Own::first();", "tile.end - tile.begin;", false},
+	{"keys copied to both", spec.Extend, spec.Raw, "copy_tile<Config, !exchanges_keys<Config>>(", "copy_tile<Config, true>(", false},
+	{"fewer pages than none", spec.Extend, spec.Raw, ownBoxes, "return left < own ? left : own;", false},
+	{"pages without tokens", spec.Extend, spec.Raw, ownBoxes, "return left < 0 ? 0 : own;", false},
+}
+
+// exchanged is a spec for them: of a head half is rotated.
+func exchanged(s *spec.Spec) {
+	sm90(s)
+	s.Model.HeadDim, s.Model.VHeadDim = 128, 128
+	s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 256, Keys: 128, Stages: 2, Warps: 16}}
+}
