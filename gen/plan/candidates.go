@@ -128,7 +128,7 @@ func Make(s spec.Spec, kind spec.Kind, target spec.Target, l Layout) (Plan, *Mis
 		return fail("blocks", "a multiprocessor of %s holds %d such blocks, of %d threads and %d bytes of shared memory, not %d",
 			target, have, p.Threads(), p.Shared, l.Blocks)
 	}
-	if least, most := fewestRegisters(s.Model, p), registerLimit(s.Model, p); least > most {
+	if least, most := fewestRegisters(s.Model, p), registerLimit(s, p); least > most {
 		return fail("warps", "%d threads of %d blocks leave %d registers a thread, and scores, outputs and the rest take about %d",
 			p.Threads(), l.Blocks, most, least)
 	}
@@ -158,13 +158,13 @@ const mostRegisters = 255 // of a thread
 
 // registerLimit is the registers that a thread can have, of a warpgroup that attends where
 // others give up some of theirs: family sm90's of many rows do, and the plans for which it
-// matters have the rotators' and the copiers' warpgroup for that, or the copiers' for three.
-func registerLimit(m spec.Model, p Plan) int {
+// matters have outputs of 256 dimensions, the rotators' and the copiers' warpgroup for that, or the copiers' for three.
+func registerLimit(s spec.Spec, p Plan) int {
 	const unit, beside, besideWide, ofThree = 8, 192, 208, 160
 	switch {
 	case p.RotatesOwn():
 		return ofThree
-	case (p.AlignsQueries || p.KeysAhead && p.BlockRows() == apartRows) && m.VHeadDim > 128:
+	case p.Family == SM90 && manyRows(p.Kind) && p.BlockRows() == apartRows && s.Model.VHeadDim > 128 && !s.RotatesKeys():
 		return besideWide
 	case p.RotatesApart():
 		return beside

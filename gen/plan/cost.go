@@ -146,7 +146,7 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 	m, target, k := s.Model, p.Targets[0], coefficientsOf[body{p.Family, shape.Kind == spec.Decode, p.AlignsQueries}]
 	cut = cut.Resolve(p)
 	const rest = 100 // registers of a thread, about, that are no accumulators
-	resident := max(1, BlocksPerSM(p, target, min(accumulators(m, p)+rest, registerLimit(m, p))))
+	resident := max(1, BlocksPerSM(p, target, min(accumulators(m, p)+rest, registerLimit(s, p))))
 	if p.Family == SM90 {
 		resident = min(resident, max(1, p.MinBlocks))
 	}

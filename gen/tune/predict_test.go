@@ -153,28 +153,30 @@ func TestPredictOtherHeadDims(t *testing.T) {
 
 // With head dim 256, too, two blocks take what fills both.
 func TestPredictPairs(t *testing.T) {
-	s, err := spec.Parse("dim256.yaml", []byte("name: dim256\nmodel: {query_heads: 32, kv_heads: 8, head_dim: 256}\nrope: {type: default, theta: 10000}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := Predict(s, "sm_90a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := e.Tuned(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	one, two := setting(t, "sm90_r128k64s2w16").Layout, setting(t, "sm90_r256k64s2w16").Layout
-	want := []plan.Rule{
-		{Kind: spec.Extend, Query: 32, Layout: one},
-		{Kind: spec.Extend, Query: 64, Keys: 2048, Layout: one},
-		{Kind: spec.Extend, Query: 64, Layout: two},
-		{Kind: spec.Extend, Query: 192, Layout: one},
-		{Kind: spec.Extend, Layout: two},
-	}
-	if diff := cmp.Diff(want, got.Rules); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
+	for encoding, warps := range map[spec.Encoding]string{spec.Segment: "w16", spec.Baked: "w12"} {
+		s, err := spec.Parse("dim256.yaml", []byte("name: dim256\nmodel: {query_heads: 32, kv_heads: 8, head_dim: 256}\nrope: {type: default, theta: 10000}\ncache: {encoding: "+string(encoding)+"}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := Predict(s, "sm_90a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := e.Tuned(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, two := setting(t, "sm90_r128k64s2"+warps).Layout, setting(t, "sm90_r256k64s2"+warps).Layout
+		want := []plan.Rule{
+			{Kind: spec.Extend, Query: 32, Layout: one},
+			{Kind: spec.Extend, Query: 64, Keys: 2048, Layout: one},
+			{Kind: spec.Extend, Query: 64, Layout: two},
+			{Kind: spec.Extend, Query: 192, Layout: one},
+			{Kind: spec.Extend, Layout: two},
+		}
+		if diff := cmp.Diff(want, got.Rules); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", encoding, diff)
+		}
 	}
 }
 
