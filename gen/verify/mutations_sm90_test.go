@@ -109,7 +109,7 @@ var mutationsBeside = []mutation{
 	{"parts that are not told apart", spec.Extend, spec.Segment, "run.ends_part != 0 && tile.begin", "false && tile.begin", false},
 	{"a part that ends with the first tile of its last run", spec.Extend, spec.Segment, " && tile.begin + Config::keys >= tile.end", remove, false},
 	{"a part's softmax goes on in the next", spec.Extend, spec.Segment, "if (ends_part) ended = softmax, softmax.clear();", "if (ends_part) ended = softmax;", false},
-	{"a part's outputs go on in the next", spec.Extend, spec.Segment, "++part.number;\n          output.clear();", "++part.number;", false},
+	{"a part's outputs go on in the next", spec.Extend, spec.Segment, "++part.number;\n      output.clear();", "++part.number;", false},
 	{"parts that are not counted", spec.Extend, spec.Segment, "++part.number;", remove, false},
 	{"parts all of one weight", spec.Extend, spec.Segment, "ptx::exp2_approx(before - maximum)", "1.f", false},
 	{"a part before the last folded as the last", spec.Extend, spec.Segment, "last ? number : number & ~(number + 1)", "number", false},
@@ -221,6 +221,14 @@ var mutationsAlignedPairs = []mutation{
 	{"one angle for two pairs", spec.Extend, spec.Segment, "b = angle_at<Config>(rope, position, 2 * two + 1);", "b = a;", false},
 	{"a turn's rows in the first one's place", spec.Extend, spec.Segment, "const int row = first_row + turn * rows_at_a_time;", "const int row = first_row;", false},
 	{"rows loaded over those that are needed", spec.Extend, spec.Segment, "coming_x[turn % ahead] = ptx::load_16(from)", "coming_x[0] = ptx::load_16(from)", false},
+
+	// Parts that are folded apart, and rows one after the other.
+	{"apart: parts that are not told apart", spec.Extend, spec.Segment, "folds_apart && next.begins_part())", "false && next.begins_part())", false},
+	{"apart: a part's softmax goes on in the next", spec.Extend, spec.Segment, "fold_part(softmax);\n        softmax.clear();", "fold_part(softmax);", false},
+	{"apart: a part that keeps the queries of the one before", spec.Extend, spec.Segment, "softmax.clear();\n        take_query_for(next);", "softmax.clear();", false},
+	{"apart: a part's outputs go on in the next", spec.Extend, spec.Segment, "++part.number;\n      output.clear();", "++part.number;", false},
+	{"apart: outputs folded before they are there", spec.Extend, spec.Segment, "if constexpr (!ends_under_products) take_outputs();\n        if (!folds_apart", "if (!folds_apart", false},
+	{"rows folded one onto the other", spec.Extend, spec.Segment, "if (!both) load(h);", "if (!both) load(0);", false},
 }
 
 // alignedPairs is a spec for them.
