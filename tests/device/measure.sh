@@ -145,6 +145,9 @@ segment,raw,baked s/layout: nhd/layout: hnd/; s/page_size: 16/page_size: 64/
 segment,raw,baked s/layout: nhd/layout: hnd/; s/page_size: 16/page_size: 8/
 segment,raw s/page_size: 16/page_size: 256/; $a tiles: {extend: {warps: 16}}
 segment,raw,baked $a batching: fastest
+raw s/encoding: segment/encoding: raw/; $a tiles: {extend: {rows: 256, warps: 16}}
+raw s/encoding: segment/encoding: raw/; s/head_dim: 128/head_dim: 64/; $a tiles: {prefill: {rows: 256, warps: 16}, extend: {rows: 256, warps: 16}}
+raw s/encoding: segment/encoding: raw/; s/layout: nhd/layout: hnd/; s/page_size: 16/page_size: 8/; s/theta: 500000/&\n  rotary_dim: 64/; $a tiles: {extend: {rows: 256, keys: 64, warps: 16}}
 segment,raw s/head_dim: 128/head_dim: 64/; s/query_heads: 32/query_heads: 64/; $a tiles: {extend: {warps: 16}}
 END
       ;;
