@@ -74,6 +74,6 @@ func Counted(c emulate.Counters) time.Duration {
 	ns := mma*c.MMAs + wgmma*c.WGMMAs + ldmatrix*c.LdMatrices + shuffle*c.Shuffles +
 		barrier*c.Barriers + warpBarrier*c.WarpBarriers + block*c.Blocks +
 		(c.CopyBytes+c.LoadBytes+c.StoreBytes+c.TensorCopyBytes)/globalBytes +
-		(c.SharedLoadBytes+c.SharedStoreBytes)/sharedBytes
+		(c.SharedLoadBytes+c.SharedStoreBytes+2*c.SharedCopyBytes)/sharedBytes
 	return time.Duration(ns)
 }

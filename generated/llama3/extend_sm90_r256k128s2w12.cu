@@ -2753,11 +2753,11 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // Beside a warpgroup that rotates there are fewer, and what these are used for is computed
   // anew too; elsewhere that would only take longer.
   auto where_dear = [](int x) { return rotates_apart<Config> ? ptx::here(x) : x; };
-  // What is not of an item's outputs is found under their last products; but not where there are as few registers
-  // as beside a warpgroup that rotates, or of three: ptxas would wait for each product of the whole loop, and not
-  // always say so.
   // Outputs of 256 dimensions leave no registers to fold them beside the next tile's weights: a part ends before the next begins.
   constexpr bool folds_apart = Config::folds && Config::v_head_dim > 128;
+  // What is not of an item's outputs is found under their last products; but not where there are as few registers
+  // as beside a warpgroup that rotates, of three, or to fold a part apart: ptxas would wait for each product of the whole loop, and not
+  // always say so.
   constexpr bool ends_under_products = !rotates_apart<Config> && !rotates_own<Config> && !folds_apart;
   RingPlace<Config::key_stages> key;
   RingPlace<Config::stages> value;
