@@ -99,17 +99,55 @@ func predictKind(s spec.Spec, kind spec.Kind, target spec.Target) (KindTable, er
 		return KindTable{}, err
 	}
 	k := KindTable{Kind: kind, Default: plans[0].Layout()}
-	for _, b := range Buckets(s, kind) {
+	buckets := Buckets(s, kind)
+	for i, b := range buckets {
 		cases := within(b, s, kind, Cases(s, kind))
 		best := Choice{Bucket: b, Setting: k.Usual()}
 		for _, p := range plans[1:] {
-			if gain, sure := foretell(s, p, plans[0], cases); sure && gain > best.Gain {
+			gain, sure := foretell(s, p, plans[0], cases)
+			if sure && gain > best.Gain && fillsPairs(s, p, plans[0], cases, fewestQueries(buckets, i)) {
 				best.Layout, best.Gain = p.Layout(), gain
 			}
 		}
 		k.Choices = append(k.Choices, best)
 	}
 	return k, nil
+}
+
+// fewestQueries is the fewest query tokens of the sequences of a bucket.
+func fewestQueries(buckets []Bucket, i int) int {
+	b, most := buckets[i], 0
+	for _, before := range buckets[:i] {
+		if before.Query != 0 && (b.Query == 0 || before.Query < b.Query) && (before.Keys == 0 || b.Keys != 0 && before.Keys >= b.Keys) {
+			most = max(most, before.Query)
+		}
+	}
+	return most + 1
+}
+
+// fillsPairs is whether a plan for extend by two blocks loses nowhere on sequences of so few query tokens, alone: a bucket's
+// cases may fill both blocks where others of its sequences leave one half empty. (Keys that are rotated ahead are another choice.)
+func fillsPairs(s spec.Spec, p, usual plan.Plan, cases []Case, query int) bool {
+	if p.Cluster < 2 || p.KeysAhead || p.Kind != spec.Extend {
+		return true
+	}
+	for _, c := range cases {
+		c.Batch, c.Query = 1, query
+		for _, gpu := range unknownGPUs(p.Targets[0]) {
+			if ratio(s, p, usual, c, gpu) > 1+mostLoss {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// ratio is a plan's time over the default's, as the model foretells them.
+func ratio(s spec.Spec, p, usual plan.Plan, c Case, gpu plan.Ceilings) float64 {
+	seconds := func(p plan.Plan) float64 {
+		return plan.Predict(s, p, plan.Cut{}, ShapeOf(c.Case), gpu).Time.Seconds()
+	}
+	return seconds(p) / seconds(usual)
 }
 
 // foretell is the least gain of a plan over the default on any of the GPUs that may be
@@ -119,14 +157,11 @@ func foretell(s spec.Spec, p, usual plan.Plan, cases []Case) (gain float64, sure
 	for _, gpu := range unknownGPUs(p.Targets[0]) {
 		sum := 0.0
 		for _, c := range cases {
-			seconds := func(p plan.Plan) float64 {
-				return plan.Predict(s, p, plan.Cut{}, ShapeOf(c.Case), gpu).Time.Seconds()
-			}
-			ratio := seconds(p) / seconds(usual)
-			if ratio > 1+mostLoss {
+			r := ratio(s, p, usual, c, gpu)
+			if r > 1+mostLoss {
 				return 0, false
 			}
-			sum += math.Log(ratio)
+			sum += math.Log(r)
 		}
 		gain = min(gain, math.Expm1(-sum/float64(len(cases))))
 	}

@@ -1,6 +1,7 @@
 package tune
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -136,9 +137,10 @@ func TestPredict(t *testing.T) {
 	}
 }
 
-// Where nobody has measured it, small gains are not believed.
-func TestPredictOtherHeadDims(t *testing.T) {
-	s, err := spec.Parse("dim64.yaml", []byte("name: dim64\nmodel: {query_heads: 32, kv_heads: 8, head_dim: 64}\nrope: {type: default, theta: 10000}\n"))
+// foretold is what is chosen for sm_90a of a spec with these lines.
+func foretold(t *testing.T, lines string) []plan.Rule {
+	t.Helper()
+	s, err := spec.Parse("model.yaml", []byte("name: model\nrope: {type: default, theta: 10000}\n"+lines))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,26 +148,23 @@ func TestPredictOtherHeadDims(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if tuned, err := e.Tuned(s); err != nil || len(tuned.Rules) > 0 {
-		t.Errorf("%+v, %v", tuned, err)
+	tuned, err := e.Tuned(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tuned.Rules
+}
+
+// Where nobody has measured it, small gains are not believed.
+func TestPredictOtherHeadDims(t *testing.T) {
+	if rules := foretold(t, "model: {query_heads: 32, kv_heads: 8, head_dim: 64}\n"); len(rules) > 0 {
+		t.Errorf("%+v", rules)
 	}
 }
 
 // With head dim 256, too, two blocks take what fills both.
 func TestPredictPairs(t *testing.T) {
 	for encoding, warps := range map[spec.Encoding]string{spec.Segment: "w16", spec.Baked: "w12"} {
-		s, err := spec.Parse("dim256.yaml", []byte("name: dim256\nmodel: {query_heads: 32, kv_heads: 8, head_dim: 256}\nrope: {type: default, theta: 10000}\ncache: {encoding: "+string(encoding)+"}\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		e, err := Predict(s, "sm_90a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := e.Tuned(s)
-		if err != nil {
-			t.Fatal(err)
-		}
 		one, two := setting(t, "sm90_r128k64s2"+warps).Layout, setting(t, "sm90_r256k64s2"+warps).Layout
 		want := []plan.Rule{
 			{Kind: spec.Extend, Query: 32, Layout: one},
@@ -174,8 +173,31 @@ func TestPredictPairs(t *testing.T) {
 			{Kind: spec.Extend, Query: 192, Layout: one},
 			{Kind: spec.Extend, Layout: two},
 		}
-		if diff := cmp.Diff(want, got.Rules); diff != "" {
+		got := foretold(t, "model: {query_heads: 32, kv_heads: 8, head_dim: 256}\ncache: {encoding: "+string(encoding)+"}\n")
+		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", encoding, diff)
+		}
+	}
+}
+
+// No choice by two blocks leaves one of them half empty, whatever a group's blocks hold: the cases of a bucket may all fill both.
+func TestPredictedPairsAreFull(t *testing.T) {
+	for _, group := range []int{1, 2, 3, 4, 7, 8, 16} {
+		block := 128 / group // query tokens
+		for _, encoding := range spec.AllEncodings {
+			most := 0 // query tokens of the rules before, whatever the keys
+			for _, r := range foretold(t, fmt.Sprintf("model: {query_heads: %d, kv_heads: 8, head_dim: 128}\ncache: {encoding: %s}\n", 8*group, encoding)) {
+				if r.Kind != spec.Extend {
+					continue
+				}
+				blocks := most/block + 1 // of the shortest
+				if r.Layout.Tile.Rows == 256 && !r.Layout.KeysAhead && blocks%2 == 1 && blocks < 7 {
+					t.Errorf("group %d, %s: %d query tokens, %d blocks' worth, by %s", group, encoding, most+1, blocks, r.Layout)
+				}
+				if r.Keys == 0 {
+					most = r.Query
+				}
+			}
 		}
 	}
 }
