@@ -168,7 +168,7 @@ END
         edited 's/^targets:.*/targets: [sm_80]/' | sanitized $tool verify - --backend gpu --cases 2 --seed 5
       done 2>&1 | tee "$out/sanitize.txt"
       ;;
-    clusters) # no default chooses them
+    clusters) # for all lengths, and prefill too, where defaults choose them by length
       while read -r warps edits; do
         echo "== extend by $warps warps${edits:+, $edits}"
         clustered "$warps" "$edits" | "$kgen" verify - --backend gpu --kernel prefill,extend --cases 40 --seed 7
