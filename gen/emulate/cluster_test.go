@@ -75,7 +75,7 @@ func TestClusters(t *testing.T) {
 func TestMistakesOfClusters(t *testing.T) {
 	const (
 		deadlock = "deadlock: no thread can go on"
-		begun    = "may not have begun: no cluster_sync before"
+		begun    = "may not have begun: no cluster_start or cluster_sync before"
 		product  = "with no wgmma_wait by its warp and barrier between"
 		tensor   = "without having waited for that copy's phase"
 		few      = "expected too few bytes"
@@ -91,7 +91,7 @@ func TestMistakesOfClusters(t *testing.T) {
 	}{
 		{0, "no mistake", nil},
 		{1, "sync_threads for cluster_sync", []string{begun}},
-		{2, "cluster_sync before barrier_init", []string{"with no cluster_sync between", "nobody initialised it"}},
+		{2, "cluster_sync before barrier_init", []string{"cluster_start or cluster_sync between", "nobody initialised it"}},
 		{3, "only a block's own half expected", []string{few, deadlock, tensor, product}},
 		{4, "more than both halves expected", []string{"and 16 bytes"}},
 		{5, "a stage not given back to the other block", []string{product, tensor, few}},
@@ -225,12 +225,13 @@ func TestMistakesOfSharedCopies(t *testing.T) {
 		{16, "a destination past shared memory", []string{outside}},
 		{17, "a source past shared memory", []string{outside}},
 		{18, "a barrier of another block than the destination", []string{"the barrier is in block ("}},
-		{19, "no barrier_init_fence", []string{"with no barrier_init_fence afterwards"}},
+		{19, "no barrier_init_fence", []string{"with no barrier_init_fence"}},
 		{20, "a block that ends before its last copy is there", []string{unread}},
 		{21, "no wait for the last copy", []string{unread, early, read, deadlock}},
 		{22, "nothing copied", []string{"0 bytes are not 16 or a multiple"}},
-		{23, "sync_threads for cluster_sync", []string{"may not have begun: no cluster_sync before", "nobody initialised it", "with no cluster_sync between"}},
+		{23, "no cluster_start", []string{"may not have begun: no cluster_start or cluster_sync before", "nobody initialised it", "cluster_start or cluster_sync between"}},
 		{24, "a block that ends at once", []string{"whose shared memory this is in, has ended", "may come later: no thread here has waited for it", deadlock}},
+		{25, "no sync_threads ahead of cluster_start", []string{"with no sync_threads between"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()

@@ -336,11 +336,12 @@ func canAlign(s spec.Spec, kind spec.Kind) bool {
 }
 
 // ScalesQueries reports where family sm90 scales queries to exponents of 2 as it rotates them, so that the softmax
-// need not: where all of them is rotated, so that nothing is rounded once more for that; where they are bf16 in their products
-// with keys, as fp16 has no range for it; and where it is faster: with 128 dimensions products are the limit, and it takes 1
-// percent longer (prefill and extend, H100), with 64 it takes 3 percent less.
+// need not: where all of them is rotated, so that nothing is rounded once more for that (but dimensions that a rotation leaves as they
+// were are rounded, too); where they are bf16 in their products with keys, as fp16 has no range for it; and where it is
+// faster: with whole tiles in a loop without branches, 128 dimensions take 1 to 5 percent less (prefill and extend, H200, 2026-11-26; without
+// that loop it was 1 more), and 64 dimensions 3.
 func (p Plan) ScalesQueries(s spec.Spec) bool {
-	return p.Family == SM90 && manyRows(p.Kind) && s.Model.HeadDim <= 64 && s.Model.DType == spec.BF16 && s.Rope.RotaryDim == s.Model.HeadDim &&
+	return p.Family == SM90 && manyRows(p.Kind) && s.Model.HeadDim <= 128 && s.Model.DType == spec.BF16 && s.Rope.RotaryDim == s.Model.HeadDim &&
 		s.Masks.SoftCap == 0 && !FP16Keys(s, p.Family)
 }
 

@@ -90,9 +90,9 @@ var mutationsBeside = []mutation{
 	{"the sum of weights out of range", spec.Extend, spec.Segment, "added[h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));", "softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));", false},
 	{"a row's maximum from another's keys", spec.Extend, spec.Segment, "softmax.move(0, h, top,", "softmax.move(0, h, ptx::shuffle_xor(top, 4),", false},
 	{"keys gone before their weights are right", spec.Extend, spec.Segment, "held = key.stage;\n", "held = key.stage;\n        release(shared.key_free[held]);\n", false},
-	{"a tile whole, whatever begins with it", spec.Extend, spec.Segment, "return word == Config::keys;", "return tokens() == Config::keys;", false},
+	{"a tile whole, whatever begins with it", spec.Extend, spec.Segment, "return (rotates_own<Config> ? word : word & ~is_rotations_first) == Config::keys;", "return tokens() == Config::keys;", false},
 	{"whole tiles behind one that is not", spec.Extend, spec.Segment, "if (usual() && tokens == keys && next", "if (usual() && next", false},
-	{"something subtracted for nothing", spec.Extend, spec.Segment, "plain = softmax.plain();", "plain = 1;", false},
+	{"something subtracted for nothing", spec.Extend, spec.Segment, "plain = score_exponent<Config>(params) == 1.f && softmax.plain();", "plain = 1;", false},
 	{"far maxima taken for near ones", spec.Extend, spec.Segment, "near = 32.f;", "near = 1e30f;", false},
 
 	// What consumers are told of a tile.
@@ -146,7 +146,7 @@ var mutationsAligned = []mutation{
 	{"aligned over queries in use", spec.Extend, spec.Segment, "if (head == 0) free.template wait<Config::rows / 64>();", remove, false},
 	{"aligned over the second rows in use", spec.Extend, spec.Segment, "free.template wait<Config::rows / 64>();", "free.template wait<1>();", false},
 	{"no fence behind rotated queries", spec.Extend, spec.Segment, publishedPart, "publish(part);", false},
-	{"queries published before they are there", spec.Extend, spec.Segment, rotated + "exponent_factor<Config>(params), wait_for_place, publish);", rotated + "exponent_factor<Config>(params), [&](int part) { wait_for_place(part), publish(part); }, [](int) {});", false},
+	{"queries published before they are there", spec.Extend, spec.Segment, rotated + "wait_for_place, publish);", rotated + "[&](int part) { wait_for_place(part), publish(part); }, [](int) {});", false},
 	{"all wait for the first rows alone", spec.Extend, spec.Segment, "return query_parts == 1 ? 0 : row / 64;", "return 0;", false},
 	{"an item without keys, half published", spec.Extend, spec.Segment, "part < shared.query_parts; ++part) wait_for_place(part), publish(part);", "part < 1; ++part) wait_for_place(part), publish(part);", false},
 	{"only the first item's queries are aligned", spec.Extend, spec.Segment, "align_queries<Config, aligned_rotator_threads>(aligned, params, item, work.kv_head, ptx::here(thread));", remove, false},
@@ -162,7 +162,7 @@ var mutationsAligned = []mutation{
 	{"R: backward angles turn forward", spec.Extend, spec.Segment, "position < 0 ? -sine : sine", "sine", false},
 	{"R: high level of the table", spec.Extend, spec.Segment, "(magnitude >> Config::rope_low_bits)) * row", "(magnitude >> (Config::rope_low_bits + 1))) * row", false},
 	{"R: sign of the sine", spec.Extend, spec.Segment, "ptx::pack<ptx::fp16>(cos, -sin)", "ptx::pack<ptx::fp16>(cos, sin)", false},
-	{"R turns the other way", spec.Extend, spec.Segment, "sin = a.y;", "sin = -a.y;", false},
+	{"R turns the other way", spec.Extend, spec.Segment, "sin = factor * a.y;", "sin = -factor * a.y;", false},
 	{"R: pairs that are not rotated turn", spec.Extend, spec.Segment, "i < Config::rotary_dim / 2 ? angle_at", "true ? angle_at", false},
 	{"aligned: sign of the sine", spec.Extend, spec.Segment, "place(pair, x * a.cos[pair] - y * a.sin[pair],", "place(pair, x * a.cos[pair] + y * a.sin[pair],", false},
 	{"aligned without the factor", spec.Extend, spec.Segment, "Config::query_scale : Config::query_scale * params.rope_scale;", "Config::query_scale : Config::query_scale;", false},
@@ -259,7 +259,7 @@ func units(s *spec.Spec) {
 
 // Those of queries that are aligned and, for a run, scaled so that scores are exponents.
 var mutationsAlignedScaled = []mutation{
-	{"aligned and never scaled", spec.Extend, spec.Segment, "each *= factor;", "{}", false},
+	{"aligned and never scaled", spec.Extend, spec.Segment, "position - rotation_base(tile), rotation_factor<Config>(params));", "position - rotation_base(tile), 1.f);", false},
 	{"aligned and scaled by all of it", spec.Extend, spec.Segment, "(log2_e / Config::query_scale)", "log2_e", false},
 }
 
@@ -297,7 +297,8 @@ var mutationsClusters = []mutation{
 	{"stages that one block gives back", spec.Extend, spec.Segment, "if (lane < cluster_blocks) ptx::barrier_arrive_at", "if (lane == block_in_cluster()) ptx::barrier_arrive_at", false},
 	{"work found for both before one block has read it", spec.Extend, spec.Segment, "readers = cluster_blocks * (Readers + 1) - 1;", "readers = Readers;", false},
 	{"work handed over without what it is", spec.Extend, spec.Segment, "ptx::barrier_arrive_with_writes(ptx::shared_of(ptx::shared_address(&full[place]), 1));", "ptx::barrier_arrive_at(ptx::shared_of(ptx::shared_address(&full[place]), 1));", false},
-	{"a block that starts alone", spec.Extend, spec.Segment, "  ptx::cluster_sync();\n", "  ptx::sync_threads();\n", false},
+	{"a block that starts alone", spec.Extend, spec.Segment, "  ptx::cluster_start();\n", "", false},
+	{"threads that start alone", spec.Extend, spec.Segment, "  ptx::sync_threads();\n  ptx::cluster_start();\n", "  ptx::cluster_start();\n", false},
 	{"a block that ends before its stages are free", spec.Extend, spec.Segment, "for (int i = 0; i < Stages; ++i, place.advance()) wait_for_stage(free[place.stage], place.parity ^ 1);", remove, false},
 	{"a block that ends before its work is read", spec.Extend, spec.Segment, "for (int last = turn; last < turn + Ring::places; ++last) ring.wait_for_readers(last);", remove, false},
 }

@@ -308,6 +308,12 @@ __device__ __forceinline__ uint32_t shared_of(uint32_t address, int rank) {
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
+// Waits for all threads of both blocks that have not returned, so that a block may be reached, and hands on nothing
+// but the barriers that a thread has initialised ahead of barrier_init_fence. An arrival that hands on more waits for all
+// that its thread has asked of memory, prefetches too: 2200 cycles at a kernel's start (H200).
+__device__ __forceinline__ void cluster_start() {
+  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
 // An arrival on a barrier of either block, at an address of the cluster: what the thread has
 // read may be overwritten. It hands on no write to the other block's shared memory.
 __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier) {
@@ -1724,6 +1730,14 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
 template <class Config>
 __device__ __forceinline__ float exponent_factor(const AttendParams& params) { return params.scale * (log2_e / Config::query_scale); }
 
+// What aligned queries are multiplied by as they are rotated for a run: where scores are to be exponents all of that, in the
+// rotation's elements. These are fp16: where it would leave their range, it is left to the softmax.
+template <class Config>
+__device__ __forceinline__ float rotation_factor(const AttendParams& params) {
+  const float factor = exponent_factor<Config>(params);
+  return 0x1p-12f <= factor && factor <= 0x1p14f ? factor : 1.f;
+}
+
 // What the dimensions of queries that are rotated are multiplied by then: of aligned ones, as they are aligned.
 template <class Config>
 __device__ __forceinline__ float query_factor(const AttendParams& params) {
@@ -1734,7 +1748,8 @@ __device__ __forceinline__ float query_factor(const AttendParams& params) {
 // The factor from a score to its exponent of 2 in the softmax.
 template <class Config>
 __device__ __forceinline__ float score_exponent(const AttendParams& params) {
-  return exponent_factor<Config>(params);
+  if (rotation_factor<Config>(params) == 1.f) return exponent_factor<Config>(params);
+  return 1.f;
 }
 
 // Whether the item writes its rows' outputs itself. In shared decode no item does.
@@ -2390,16 +2405,16 @@ struct AlignedRotator {
     }
   }
 
-  // Turns to the run for which they are rotated by `position`: makes all of R that is not always zero. Pairs
+  // Turns to the run for which they are rotated by `position`: makes all of R, times a factor, that is not always zero. Pairs
   // that are not rotated have the angle 0.
-  __device__ __forceinline__ void turn_to(const float* rope, int position) {
+  __device__ __forceinline__ void turn_to(const float* rope, int position, float factor) {
     rotators_meet();  // all are done with the run before
     const int i = ptx::here(thread);
     static_assert(Config::head_dim / 2 <= aligned_rotator_threads, "a thread for each pair");
     if (i < Config::head_dim / 2) {
       const int unit = i / 8, pair = i % 8;
       const float2 a = i < Config::rotary_dim / 2 ? angle_at<Config>(rope, position, i) : make_float2(1.f, 0.f);
-      const float cos = a.x, sin = a.y;
+      const float cos = factor * a.x, sin = factor * a.y;
       unsigned char* x_row = rotation.bytes + rotation.block(unit) + PairPlace::block(pair) * 2 * rotation.stride(unit) +
                              PairPlace::index(pair) * (2 * chunk_bytes + 4);
       *reinterpret_cast<uint32_t*>(x_row) = ptx::pack<ptx::fp16>(cos, -sin);
@@ -2409,10 +2424,10 @@ struct AlignedRotator {
     rotators_meet();
   }
 
-  // All rows, times a factor where scores are exponents, to where the products with keys take them from, a part's once
-  // wait(part) has returned; publish(part) when they are there.
+  // All rows to where the products with keys take them from, a part's once wait(part) has returned; publish(part) when they are
+  // there.
   template <class Wait, class Publish>
-  __device__ __forceinline__ void rotate(ColumnTile<Config::rows, Config::head_dim>& query, float factor, Wait wait, Publish publish) const {
+  __device__ __forceinline__ void rotate(ColumnTile<Config::rows, Config::head_dim>& query, Wait wait, Publish publish) const {
     using Element = typename Config::Element;
     using Units = RotationUnits<Config>;
     const uint64_t r = ptx::plain_matrix_descriptor(ptx::shared_address(rotation.bytes), rotation.stride(0), rotation.stride(0));
@@ -2481,10 +2496,11 @@ struct TileNote {
 
   __device__ __forceinline__ bool exists() const { return word != 0; }
   __device__ __forceinline__ int tokens() const { return word & token_bits; }
-  // Whether it has as many keys as a tile can have, all rows may see them, and nothing begins with it.
+  // Whether it has as many keys as a tile can have, all rows may see them, and nothing begins with it but, where
+  // another warp rotates queries, a rotation of these.
   template <class Config>
   __device__ __forceinline__ bool whole() const {
-    return word == Config::keys;
+    return (rotates_own<Config> ? word : word & ~is_rotations_first) == Config::keys;
   }
   // Whether some row may not see some of its keys.
   __device__ __forceinline__ bool masked() const { return (word & is_masked) != 0; }
@@ -2634,7 +2650,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     const PlaceInUse place = {first ? nullptr : shared.query_free[query.stage], query.parity ^ 1};
     const auto aligned = AlignedQueries<Config>::of(params, item, work.kv_head, shared.query[query.stage], place);
     const int position = query_rows<Config>(params, item, work.kv_head).positions[0];
-    auto turn = [&]() { rotator.turn_to(pointer<float>(params.rope), position - rotation_base(tile)); };
+    auto turn = [&]() { rotator.turn_to(pointer<float>(params.rope), position - rotation_base(tile), rotation_factor<Config>(params)); };
     turn();
     if (first) {
       ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);
@@ -2645,7 +2661,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     rotator.take(aligned);
     first = false;
     for (;;) {
-      rotator.rotate(shared.query[query.stage], exponent_factor<Config>(params), wait_for_place, publish);
+      rotator.rotate(shared.query[query.stage], wait_for_place, publish);
       query.advance();
       tile = next_rotation(params, tile, item.run_end);  // not sooner: it waits for reads, and consumers for the first queries
       if (!tile.exists()) break;
@@ -2978,7 +2994,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // What is not of an item's outputs is found under their last products; but not where there are as few registers
   // as beside a warpgroup that rotates, of three, or to fold a part apart: ptxas would wait for each product of the whole loop, and not
   // always say so.
-  constexpr bool ends_under_products = !rotates_apart<Config> && !rotates_own<Config> && !folds_apart;
+  constexpr bool ends_under_products = Config::folds && warpgroups == 2 && !rotates_apart<Config>;  // nor, beside the loop for whole tiles, of others
   RingPlace<Config::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
@@ -3062,10 +3078,11 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 
     // Of queries that are scaled as they are rotated, scores are exponents, and a row whose first maximum is near
     // 0 subtracts nothing: a warp of such rows alone saves an instruction a score.
-    constexpr float near = -1.f;
-    constexpr int plain = 0, usually_plain = 0;
-    auto find_plain = [&]() {};
-    auto stay_plain = [&]() {};
+    constexpr float near = 32.f;
+    constexpr int usually_plain = 1;
+    int plain = 0;
+    auto find_plain = [&]() { plain = score_exponent<Config>(params) == 1.f && softmax.plain(); };
+    auto stay_plain = [&]() { plain = 1; };
     auto weigh_row = [&](int h, int plain) {
       return plain ? softmax.weigh_row<true>(scores, 0, h, 1.f) : softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
     };
@@ -3173,6 +3190,20 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         while (next.exists() && !(folds_apart && next.begins_part())) {
           bool within_range, ends_part = false;  // the latter with the values before the tile's
           Softmax<1> ended;
+          if (usual() && tokens == keys && next.whole<Config>()) {
+            // Most tiles: code without a branch but the loop's, as one that is taken costs 20 cycles and more, and that
+            // of a run's first tile.
+            for (;;) {
+              if constexpr (!rotates_own<Config>) take_query_for(next);
+              find_scores();
+              within_range = find_weights(usually_plain);
+              if (!within_range) break;
+              finish_tile();
+              if (!next.whole<Config>()) break;
+            }
+            stay_plain(), started = 1;  // as before: for the loop they need no registers
+            if (within_range) continue;
+          } else
           {
             complete_values(tokens);
             take_query_for(next);
@@ -3265,7 +3296,8 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     ptx::barrier_init_fence();
     acquire_maps(params);
   }
-  ptx::cluster_sync();
+  ptx::sync_threads();
+  ptx::cluster_start();
 
   // The registers of three or four warpgroups, shared out by need. Two have enough.
   constexpr int copiers_apart = 24;  // rotators have aligned queries in theirs

@@ -18,9 +18,11 @@
 //	prefill     prefill_sm80_r128k64s1w4.cu
 //	prefill     prefill_sm90_r128k128s2w12.cu
 //	prefill     prefill_sm80_r128k32s2w4.cu
+//	prefill     prefill_sm90_r256k128s2w12.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
-//	extend      extend_sm90_r256k128s2w12.cu
+//	extend      extend_sm90_r256k64s3w16.cu
+//	extend      extend_sm90_r256k64s4w16.cu
 //	extend      extend_sm90_r256k128s2w16.cu
 //	extend      extend_sm90_r128k128s2w16.cu
 //	extend      extend_sm80_r64k64s1w4.cu
@@ -28,8 +30,6 @@
 //	decode      decode_sm90_r16k64s3w7.cu
 //	shared_decode shared_decode_sm80_r128k64s1w4.cu
 //	shared_decode shared_decode_sm90_r128k128s2w12.cu
-//	shared_decode shared_decode_sm90_r128k64s2w12.cu
-//	shared_decode shared_decode_sm90_r128k64s3w12.cu
 //	merge       merge_sm80.cu
 //	materialise materialise_sm80.cu
 //	schedule    schedule_sm80.cu
@@ -49,9 +49,11 @@ import (
 //go:embed prefill_sm80_r128k64s1w4.cu
 //go:embed prefill_sm90_r128k128s2w12.cu
 //go:embed prefill_sm80_r128k32s2w4.cu
+//go:embed prefill_sm90_r256k128s2w12.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
-//go:embed extend_sm90_r256k128s2w12.cu
+//go:embed extend_sm90_r256k64s3w16.cu
+//go:embed extend_sm90_r256k64s4w16.cu
 //go:embed extend_sm90_r256k128s2w16.cu
 //go:embed extend_sm90_r128k128s2w16.cu
 //go:embed extend_sm80_r64k64s1w4.cu
@@ -59,8 +61,6 @@ import (
 //go:embed decode_sm90_r16k64s3w7.cu
 //go:embed shared_decode_sm80_r128k64s1w4.cu
 //go:embed shared_decode_sm90_r128k128s2w12.cu
-//go:embed shared_decode_sm90_r128k64s2w12.cu
-//go:embed shared_decode_sm90_r128k64s3w12.cu
 //go:embed merge_sm80.cu
 //go:embed materialise_sm80.cu
 //go:embed schedule_sm80.cu
@@ -176,6 +176,22 @@ func Bundle() kernel.Bundle {
 				Source:      read("prefill_sm80_r128k32s2w4.cu"),
 			},
 			{
+				Kind:        abi.KindPrefill,
+				Entry:       "kgen_llama3_prefill_sm90_r256k128s2w12",
+				File:        "prefill_sm90_r256k128s2w12.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        256,
+				Keys:        128,
+				Stages:      2,
+				Warps:       12,
+				Group:       Group,
+				SharedBytes: 230400,
+				Cluster:     2,
+				Source:      read("prefill_sm90_r256k128s2w12.cu"),
+			},
+			{
 				Kind:        abi.KindExtend,
 				Entry:       "kgen_llama3_extend_sm80_r128k64s1w4",
 				File:        "extend_sm80_r128k64s1w4.cu",
@@ -206,20 +222,37 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindExtend,
-				Entry:       "kgen_llama3_extend_sm90_r256k128s2w12",
-				File:        "extend_sm90_r256k128s2w12.cu",
+				Entry:       "kgen_llama3_extend_sm90_r256k64s3w16",
+				File:        "extend_sm90_r256k64s3w16.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
 				Tuned:       []string{"sm_90a"},
 				Rows:        256,
-				Keys:        128,
-				Stages:      2,
-				Warps:       12,
+				Keys:        64,
+				Stages:      3,
+				Warps:       16,
 				Group:       Group,
-				SharedBytes: 230400,
+				SharedBytes: 183296,
 				Cluster:     2,
 				Folds:       true,
-				Source:      read("extend_sm90_r256k128s2w12.cu"),
+				Source:      read("extend_sm90_r256k64s3w16.cu"),
+			},
+			{
+				Kind:        abi.KindExtend,
+				Entry:       "kgen_llama3_extend_sm90_r256k64s4w16",
+				File:        "extend_sm90_r256k64s4w16.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        256,
+				Keys:        64,
+				Stages:      4,
+				Warps:       16,
+				Group:       Group,
+				SharedBytes: 216064,
+				Cluster:     2,
+				Folds:       true,
+				Source:      read("extend_sm90_r256k64s4w16.cu"),
 			},
 			{
 				Kind:        abi.KindExtend,
@@ -327,36 +360,6 @@ func Bundle() kernel.Bundle {
 				Source:      read("shared_decode_sm90_r128k128s2w12.cu"),
 			},
 			{
-				Kind:        abi.KindSharedDecode,
-				Entry:       "kgen_llama3_shared_decode_sm90_r128k64s2w12",
-				File:        "shared_decode_sm90_r128k64s2w12.cu",
-				Family:      "sm90",
-				Targets:     []string{"sm_90a"},
-				Tuned:       []string{"sm_90a"},
-				Rows:        128,
-				Keys:        64,
-				Stages:      2,
-				Warps:       12,
-				Group:       Group,
-				SharedBytes: 148480,
-				Source:      read("shared_decode_sm90_r128k64s2w12.cu"),
-			},
-			{
-				Kind:        abi.KindSharedDecode,
-				Entry:       "kgen_llama3_shared_decode_sm90_r128k64s3w12",
-				File:        "shared_decode_sm90_r128k64s3w12.cu",
-				Family:      "sm90",
-				Targets:     []string{"sm_90a"},
-				Tuned:       []string{"sm_90a"},
-				Rows:        128,
-				Keys:        64,
-				Stages:      3,
-				Warps:       12,
-				Group:       Group,
-				SharedBytes: 181248,
-				Source:      read("shared_decode_sm90_r128k64s3w12.cu"),
-			},
-			{
 				Kind:        abi.KindMerge,
 				Entry:       "kgen_llama3_merge_sm80",
 				File:        "merge_sm80.cu",
@@ -393,22 +396,30 @@ func Bundle() kernel.Bundle {
 		Tuned: []kernel.Tuned{
 			{Device: "NVIDIA H100 80GB HBM3", Rules: []kernel.Rule{
 				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm80_r128k32s2w4"},
+				{Kind: abi.KindPrefill, Keys: 2048, Entry: "kgen_llama3_prefill_sm90_r128k128s2w12"},
+				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w12"},
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 32, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r256k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Entry: "kgen_llama3_extend_sm90_r256k64s3w16"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 65536, Entry: "kgen_llama3_extend_sm90_r256k64s4w16"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
-				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
-				{Kind: abi.KindSharedDecode, Entry: "kgen_llama3_shared_decode_sm90_r128k64s2w12"},
+				{Kind: abi.KindExtend, Query: 192, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
+				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 			}},
 			{Device: "NVIDIA H200", Rules: []kernel.Rule{
 				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm80_r128k32s2w4"},
+				{Kind: abi.KindPrefill, Keys: 2048, Entry: "kgen_llama3_prefill_sm90_r128k128s2w12"},
+				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w12"},
 				{Kind: abi.KindExtend, Query: 32, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 65536, Fill: 100, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
-				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
-				{Kind: abi.KindSharedDecode, Entry: "kgen_llama3_shared_decode_sm90_r128k64s3w12"},
+				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 192, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
+				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 			}},
 			{Target: "sm_80", Rules: []kernel.Rule{
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm80_r64k64s1w4"},

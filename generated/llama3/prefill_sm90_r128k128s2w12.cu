@@ -1651,9 +1651,18 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
 template <class Config>
 __device__ __forceinline__ float exponent_factor(const AttendParams& params) { return params.scale * (log2_e / Config::query_scale); }
 
+// What aligned queries are multiplied by as they are rotated for a run: where scores are to be exponents all of that, in the
+// rotation's elements. These are fp16: where it would leave their range, it is left to the softmax.
+template <class Config>
+__device__ __forceinline__ float rotation_factor(const AttendParams& params) {
+  const float factor = exponent_factor<Config>(params);
+  return 0x1p-12f <= factor && factor <= 0x1p14f ? factor : 1.f;
+}
+
 // What the dimensions of queries that are rotated are multiplied by then: of aligned ones, as they are aligned.
 template <class Config>
 __device__ __forceinline__ float query_factor(const AttendParams& params) {
+  return exponent_factor<Config>(params);
   // Of whole heads rope_scale is in the scores' scale.
   return Config::rotary_dim == Config::head_dim ? Config::query_scale : Config::query_scale * params.rope_scale;
 }
@@ -1661,7 +1670,7 @@ __device__ __forceinline__ float query_factor(const AttendParams& params) {
 // The factor from a score to its exponent of 2 in the softmax.
 template <class Config>
 __device__ __forceinline__ float score_exponent(const AttendParams& params) {
-  return exponent_factor<Config>(params);
+  return 1.f;
 }
 
 // Whether the item writes its rows' outputs itself. In shared decode no item does.
@@ -2138,10 +2147,11 @@ struct TileNote {
 
   __device__ __forceinline__ bool exists() const { return word != 0; }
   __device__ __forceinline__ int tokens() const { return word & token_bits; }
-  // Whether it has as many keys as a tile can have, all rows may see them, and nothing begins with it.
+  // Whether it has as many keys as a tile can have, all rows may see them, and nothing begins with it but, where
+  // another warp rotates queries, a rotation of these.
   template <class Config>
   __device__ __forceinline__ bool whole() const {
-    return word == Config::keys;
+    return (rotates_own<Config> ? word : word & ~is_rotations_first) == Config::keys;
   }
   // Whether some row may not see some of its keys.
   __device__ __forceinline__ bool masked() const { return (word & is_masked) != 0; }
@@ -2674,7 +2684,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // What is not of an item's outputs is found under their last products; but not where there are as few registers
   // as beside a warpgroup that rotates, of three, or to fold a part apart: ptxas would wait for each product of the whole loop, and not
   // always say so.
-  constexpr bool ends_under_products = !rotates_apart<Config> && !rotates_own<Config> && !folds_apart;
+  constexpr bool ends_under_products = Config::folds && warpgroups == 2 && !rotates_apart<Config>;  // nor, beside the loop for whole tiles, of others
   RingPlace<Config::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
@@ -2758,10 +2768,11 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 
     // Of queries that are scaled as they are rotated, scores are exponents, and a row whose first maximum is near
     // 0 subtracts nothing: a warp of such rows alone saves an instruction a score.
-    constexpr float near = -1.f;
-    constexpr int plain = 0, usually_plain = 0;
-    auto find_plain = [&]() {};
-    auto stay_plain = [&]() {};
+    constexpr float near = 32.f;
+    constexpr int usually_plain = 1;
+    int plain = 0;
+    auto find_plain = [&]() { plain = score_exponent<Config>(params) == 1.f && softmax.plain(); };
+    auto stay_plain = [&]() { plain = 1; };
     auto weigh_row = [&](int h, int plain) {
       return plain ? softmax.weigh_row<true>(scores, 0, h, 1.f) : softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
     };
@@ -2869,6 +2880,20 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         while (next.exists() && !(folds_apart && next.begins_part())) {
           bool within_range, ends_part = false;  // the latter with the values before the tile's
           Softmax<1> ended;
+          if (usual() && tokens == keys && next.whole<Config>()) {
+            // Most tiles: code without a branch but the loop's, as one that is taken costs 20 cycles and more, and that
+            // of a run's first tile.
+            for (;;) {
+              if constexpr (!rotates_own<Config>) take_query_for(next);
+              find_scores();
+              within_range = find_weights(usually_plain);
+              if (!within_range) break;
+              finish_tile();
+              if (!next.whole<Config>()) break;
+            }
+            stay_plain(), started = 1;  // as before: for the loop they need no registers
+            if (within_range) continue;
+          } else
           {
             complete_values(tokens);
             take_query_for(next);

@@ -1651,6 +1651,14 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
 template <class Config>
 __device__ __forceinline__ float exponent_factor(const AttendParams& params) { return params.scale * (log2_e / Config::query_scale); }
 
+// What aligned queries are multiplied by as they are rotated for a run: where scores are to be exponents all of that, in the
+// rotation's elements. These are fp16: where it would leave their range, it is left to the softmax.
+template <class Config>
+__device__ __forceinline__ float rotation_factor(const AttendParams& params) {
+  const float factor = exponent_factor<Config>(params);
+  return 0x1p-12f <= factor && factor <= 0x1p14f ? factor : 1.f;
+}
+
 // What the dimensions of queries that are rotated are multiplied by then: of aligned ones, as they are aligned.
 template <class Config>
 __device__ __forceinline__ float query_factor(const AttendParams& params) {
@@ -1661,6 +1669,7 @@ __device__ __forceinline__ float query_factor(const AttendParams& params) {
 // The factor from a score to its exponent of 2 in the softmax.
 template <class Config>
 __device__ __forceinline__ float score_exponent(const AttendParams& params) {
+  if (rotation_factor<Config>(params) == 1.f) return exponent_factor<Config>(params);
   return 1.f;
 }
 
@@ -2306,16 +2315,16 @@ struct AlignedRotator {
     }
   }
 
-  // Turns to the run for which they are rotated by `position`: makes all of R that is not always zero. Pairs
+  // Turns to the run for which they are rotated by `position`: makes all of R, times a factor, that is not always zero. Pairs
   // that are not rotated have the angle 0.
-  __device__ __forceinline__ void turn_to(const float* rope, int position) {
+  __device__ __forceinline__ void turn_to(const float* rope, int position, float factor) {
     rotators_meet();  // all are done with the run before
     const int i = ptx::here(thread);
     static_assert(Config::head_dim / 2 <= aligned_rotator_threads, "a thread for each pair");
     if (i < Config::head_dim / 2) {
       const int unit = i / 8, pair = i % 8;
       const float2 a = i < Config::rotary_dim / 2 ? angle_at<Config>(rope, position, i) : make_float2(1.f, 0.f);
-      const float cos = a.x, sin = a.y;
+      const float cos = factor * a.x, sin = factor * a.y;
       unsigned char* x_row = rotation.bytes + rotation.block(unit) + PairPlace::block(pair) * 2 * rotation.stride(unit) +
                              PairPlace::index(pair) * (2 * chunk_bytes + 4);
       *reinterpret_cast<uint32_t*>(x_row) = ptx::pack<ptx::fp16>(cos, -sin);
@@ -2325,10 +2334,10 @@ struct AlignedRotator {
     rotators_meet();
   }
 
-  // All rows, times a factor where scores are exponents, to where the products with keys take them from, a part's once
-  // wait(part) has returned; publish(part) when they are there.
+  // All rows to where the products with keys take them from, a part's once wait(part) has returned; publish(part) when they are
+  // there.
   template <class Wait, class Publish>
-  __device__ __forceinline__ void rotate(ColumnTile<Config::rows, Config::head_dim>& query, float factor, Wait wait, Publish publish) const {
+  __device__ __forceinline__ void rotate(ColumnTile<Config::rows, Config::head_dim>& query, Wait wait, Publish publish) const {
     using Element = typename Config::Element;
     using Units = RotationUnits<Config>;
     const uint64_t r = ptx::plain_matrix_descriptor(ptx::shared_address(rotation.bytes), rotation.stride(0), rotation.stride(0));
@@ -2347,8 +2356,6 @@ struct AlignedRotator {
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         ptx::wgmma_touch(x);
-#pragma unroll
-        for (float& each : x) each *= factor;
         const uint32_t chunks[4] = {ptx::pack<Element>(x[0], x[4]), ptx::pack<Element>(x[2], x[6]), ptx::pack<Element>(x[1], x[5]), ptx::pack<Element>(x[3], x[7])};
         const uint32_t to = target + (second == 0 ? query.byte(to_row, Units::first_chunk(unit)) : query.byte(to_row, Units::second_chunk(unit)));
         ptx::stmatrix_x4(to + part * (64 * query.row_bytes), chunks);  // the swizzle is the same there
@@ -2399,10 +2406,11 @@ struct TileNote {
 
   __device__ __forceinline__ bool exists() const { return word != 0; }
   __device__ __forceinline__ int tokens() const { return word & token_bits; }
-  // Whether it has as many keys as a tile can have, all rows may see them, and nothing begins with it.
+  // Whether it has as many keys as a tile can have, all rows may see them, and nothing begins with it but, where
+  // another warp rotates queries, a rotation of these.
   template <class Config>
   __device__ __forceinline__ bool whole() const {
-    return word == Config::keys;
+    return (rotates_own<Config> ? word : word & ~is_rotations_first) == Config::keys;
   }
   // Whether some row may not see some of its keys.
   __device__ __forceinline__ bool masked() const { return (word & is_masked) != 0; }
@@ -2552,7 +2560,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     const PlaceInUse place = {first ? nullptr : shared.query_free[query.stage], query.parity ^ 1};
     const auto aligned = AlignedQueries<Config>::of(params, item, work.kv_head, shared.query[query.stage], place);
     const int position = query_rows<Config>(params, item, work.kv_head).positions[0];
-    auto turn = [&]() { rotator.turn_to(pointer<float>(params.rope), position - rotation_base(tile)); };
+    auto turn = [&]() { rotator.turn_to(pointer<float>(params.rope), position - rotation_base(tile), rotation_factor<Config>(params)); };
     turn();
     if (first) {
       ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);
@@ -2563,7 +2571,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     rotator.take(aligned);
     first = false;
     for (;;) {
-      rotator.rotate(shared.query[query.stage], exponent_factor<Config>(params), wait_for_place, publish);
+      rotator.rotate(shared.query[query.stage], wait_for_place, publish);
       query.advance();
       tile = next_rotation(params, tile, item.run_end);  // not sooner: it waits for reads, and consumers for the first queries
       if (!tile.exists()) break;
@@ -2983,7 +2991,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     constexpr float near = 32.f;
     constexpr int usually_plain = 1;
     int plain = 0;
-    auto find_plain = [&]() { plain = softmax.plain(); };
+    auto find_plain = [&]() { plain = score_exponent<Config>(params) == 1.f && softmax.plain(); };
     auto stay_plain = [&]() { plain = 1; };
     auto weigh_row = [&](int h, int plain) {
       return plain ? softmax.weigh_row<true>(scores, 0, h, 1.f) : softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
@@ -3093,8 +3101,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           bool within_range, ends_part = false;  // the latter with the values before the tile's
           Softmax<1> ended;
           if (usual() && tokens == keys && next.whole<Config>()) {
-            // Most tiles: code without a branch but the loop's, as one that is taken costs 20 cycles and more.
+            // Most tiles: code without a branch but the loop's, as one that is taken costs 20 cycles and more, and that
+            // of a run's first tile.
             for (;;) {
+              if constexpr (!rotates_own<Config>) take_query_for(next);
               find_scores();
               within_range = find_weights(usually_plain);
               if (!within_range) break;

@@ -1668,6 +1668,14 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
 template <class Config>
 __device__ __forceinline__ float exponent_factor(const AttendParams& params) { return params.scale * (log2_e / Config::query_scale); }
 
+// What aligned queries are multiplied by as they are rotated for a run: where scores are to be exponents all of that, in the
+// rotation's elements. These are fp16: where it would leave their range, it is left to the softmax.
+template <class Config>
+__device__ __forceinline__ float rotation_factor(const AttendParams& params) {
+  const float factor = exponent_factor<Config>(params);
+  return 0x1p-12f <= factor && factor <= 0x1p14f ? factor : 1.f;
+}
+
 // What the dimensions of queries that are rotated are multiplied by then: of aligned ones, as they are aligned.
 template <class Config>
 __device__ __forceinline__ float query_factor(const AttendParams& params) {
@@ -2165,10 +2173,11 @@ struct TileNote {
 
   __device__ __forceinline__ bool exists() const { return word != 0; }
   __device__ __forceinline__ int tokens() const { return word & token_bits; }
-  // Whether it has as many keys as a tile can have, all rows may see them, and nothing begins with it.
+  // Whether it has as many keys as a tile can have, all rows may see them, and nothing begins with it but, where
+  // another warp rotates queries, a rotation of these.
   template <class Config>
   __device__ __forceinline__ bool whole() const {
-    return word == Config::keys;
+    return (rotates_own<Config> ? word : word & ~is_rotations_first) == Config::keys;
   }
   // Whether some row may not see some of its keys.
   __device__ __forceinline__ bool masked() const { return (word & is_masked) != 0; }
@@ -2788,7 +2797,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     constexpr float near = 32.f;
     constexpr int usually_plain = 1;
     int plain = 0;
-    auto find_plain = [&]() { plain = softmax.plain(); };
+    auto find_plain = [&]() { plain = score_exponent<Config>(params) == 1.f && softmax.plain(); };
     auto stay_plain = [&]() { plain = 1; };
     auto weigh_row = [&](int h, int plain) {
       return plain ? softmax.weigh_row<true>(scores, 0, h, 1.f) : softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
@@ -2898,8 +2907,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           bool within_range, ends_part = false;  // the latter with the values before the tile's
           Softmax<1> ended;
           if (usual() && tokens == keys && next.whole<Config>()) {
-            // Most tiles: code without a branch but the loop's, as one that is taken costs 20 cycles and more.
+            // Most tiles: code without a branch but the loop's, as one that is taken costs 20 cycles and more, and that
+            // of a run's first tile.
             for (;;) {
+              if constexpr (!rotates_own<Config>) take_query_for(next);
               find_scores();
               within_range = find_weights(usually_plain);
               if (!within_range) break;

@@ -15,6 +15,7 @@ struct Barrier {
   int thread;              // that initialised it
   uint32_t syncs;          // of that thread's warp then
   bool fenced = false;     // and barrier_init_fence came afterwards
+  bool started = false;    // and after that a cluster_sync or cluster_start
   uint32_t phase = 0;      // phases completed
   int pending;             // arrivals that this phase still needs
   long bytes = 0;          // that this phase still needs; negative where copies landed before they were expected

@@ -49,6 +49,7 @@ void kgen_barrier_wait(uint32_t barrier, int parity, int line);
 void kgen_barrier_wait_cluster(uint32_t barrier, int parity, int line);
 void kgen_barrier_arrive_at(uint32_t barrier, bool with_writes, int line);
 void kgen_cluster_sync(int line);
+void kgen_cluster_start(int line);
 void kgen_refuse_of_cluster(uint32_t address, const char* function, int line);  // where it is an address of the cluster
 uint32_t kgen_shared_of(uint32_t address, int rank, int line);
 // Checks a store of so many bytes at an address of the cluster, and says where it is.

@@ -36,11 +36,8 @@ inline Machine::Place Machine::place_at(uint32_t address, const char* function, 
 inline void Machine::must_run(int rank, const char* function, int line) {
   if (rank == this->rank()) return;
   if (ended(rank)) fail("%s (line %d): block (%d,%d), whose shared memory this is in, has ended", function, line, block_x(rank), kgen_here.block_y);
-  for (int i = first_warp(rank); i < end_warp(rank); i++) {
-    const Stamp& known = warp_->clock.of[i];
-    if (known.time || known.lanes) return;
-  }
-  fail("%s (line %d): block (%d,%d), whose shared memory this is in, may not have begun: no cluster_sync before", function, line, block_x(rank), kgen_here.block_y);
+  if (begun) return;
+  fail("%s (line %d): block (%d,%d), whose shared memory this is in, may not have begun: no cluster_start or cluster_sync before", function, line, block_x(rank), kgen_here.block_y);
 }
 
 inline void Machine::reach(int rank, const char* function, int line) {

@@ -49,8 +49,8 @@
 //     registers and shared memory; now and then one of them first as far as it can.
 //     Addresses of the cluster, which shared_of makes, and a block's own are not
 //     taken for each other. Nothing may reach the other block's shared memory
-//     unless a cluster_sync says that the block has begun, and, for barriers, come
-//     this far; nor once it has ended, and before it ends some thread of it must
+//     unless a cluster_start or cluster_sync says that the block has begun, and, for barriers, come
+//     this far (by cluster_start only with barrier_init_fence); nor once it has ended, and before it ends some thread of it must
 //     have waited for what reaches it. What the other block's threads wrote is known
 //     by cluster_sync and barrier_wait_cluster only, and by an arrival only if it is
 //     barrier_arrive_with_writes; barrier_arrive_at and barrier_wait are enough to

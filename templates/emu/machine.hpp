@@ -122,12 +122,14 @@ struct Warp {
   int registers = 0;     // a thread
   uint32_t settings = 0; // of registers so far
   int store_line = 0;  // of its last store to the other block that it has not handed on; 0: none
-  int at_cluster_barrier = 0, cluster_line = 0;  // lanes that wait at cluster_sync, and where
+  int at_cluster_barrier = 0, cluster_line = 0;  // lanes that wait at cluster_sync or cluster_start, and where
+  bool starts = false;                           // at the latter, which hands on no accesses
   struct {  // the latest store to the other block's shared memory, or arrival there
     Stamp stamp;
     int thread, line;
     const char* function;
   } reached{};
+  const char* cluster_function() const { return starts ? "cluster_start" : "cluster_sync"; }
   int lane() const { return order[position]; }
   bool runs() const { return !(stuck >> lane() & 1); }
   void next_lane() {  // that can go on; there is one
@@ -181,7 +183,8 @@ class Machine {
   int doing_line = 0;
   int early = 0;  // copies of this block may land early
   Block blocks[most_blocks];
-  int waiting_for_cluster = 0;  // threads at cluster_sync
+  int waiting_for_cluster = 0;  // threads at cluster_sync or cluster_start
+  bool begun = false;           // all blocks of the cluster have, by one of these
   Clock heard[most_blocks];     // what arrivals of the other block's threads, waited for in this one, had seen
 
   bool start() { return stacks_.reserve(); }
@@ -259,7 +262,7 @@ class Machine {
       if (w.at_barrier || w.at_cluster_barrier || w.returned) {
         fail("diverged warp: this lane arrives at %s (line %d), but %d lanes of its warp %s", name(op), line,
              w.at_barrier ? w.at_barrier : w.at_cluster_barrier ? w.at_cluster_barrier : w.returned,
-             w.at_barrier ? "wait at sync_threads" : w.at_cluster_barrier ? "wait at cluster_sync" : "have returned");
+             w.at_barrier ? "wait at sync_threads" : w.at_cluster_barrier ? w.cluster_function() : "have returned");
       }
       w.op = op;
       w.line = line;
@@ -316,12 +319,13 @@ class Machine {
     stop_lane();
   }
   // Its threads may wait on several lines.
-  void cluster_sync(int line) {
+  void cluster_sync(bool starts, int line) {
     Warp& w = *warp_;
-    refuse_diverged("cluster_sync", line);
+    w.starts = starts;
+    refuse_diverged(w.cluster_function(), line);
     w.at_cluster_barrier++;
     w.cluster_line = line;
-    w.store_line = 0;
+    if (!starts) w.store_line = 0;
     waiting_for_cluster++;
     stop_lane();
   }
@@ -483,6 +487,7 @@ class Machine {
     bulk_copies.clear();
     warpgroups.assign(warps.size() / 4, Warpgroup());
     waiting_for_cluster = 0;
+    begun = false;
     ahead_ = -1;
     int first = 0;
     if (blocks_ > 1) {
@@ -587,18 +592,23 @@ class Machine {
     }
     if (waiting_for_cluster && waiting_for_cluster + all_returned() == blocks_ * launch_->threads) {
       waiting_for_cluster = 0;
+      begun = true;
+      for (int i = 0; i < barriers.count(); i++) barriers[i].started = barriers[i].fenced;
       open_barrier(0, static_cast<int>(warps.size()));
     }
   }
   void open_barrier(int first, int end) {
     Clock all;
-    for (int i = first; i < end; i++) release(all, i, ~0u);
+    for (int i = first; i < end; i++) {
+      if (!warps[i].starts) release(all, i, ~0u);
+    }
     for (int i = first; i < end; i++) {
       Warp& w = warps[i];
       if (w.returned == warp_size) continue;
-      w.clock = all;
+      w.clock.join(all, static_cast<int>(warps.size()), barriers.count());
       w.syncs++;
       w.at_barrier = w.at_cluster_barrier = 0;
+      w.starts = false;
       w.stuck = w.returned_lanes;
       random_.shuffle(w.order, warp_size);
       w.position = 0;
@@ -651,5 +661,6 @@ KgenHere kgen_here;
 int kgen_elected() { return kgen_emulator::machine.warp().elected; }
 void kgen_wait_for_previous_kernel() { kgen_emulator::machine.wait_for_previous(); }
 void kgen_sync_threads(int line) { kgen_emulator::machine.sync_threads(line); }
-void kgen_cluster_sync(int line) { kgen_emulator::machine.cluster_sync(line); }
+void kgen_cluster_sync(int line) { kgen_emulator::machine.cluster_sync(false, line); }
+void kgen_cluster_start(int line) { kgen_emulator::machine.cluster_sync(true, line); }
 }

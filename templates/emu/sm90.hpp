@@ -29,6 +29,7 @@ inline void prefetch_to_keep(const void* p) { prefetch(p); }
 inline int cluster_rank() { return kgen_here.rank; }
 inline uint32_t shared_of(uint32_t address, int rank, int line = __builtin_LINE()) { return kgen_shared_of(address, rank, line); }
 inline void cluster_sync(int line = __builtin_LINE()) { kgen_cluster_sync(line); }
+inline void cluster_start(int line = __builtin_LINE()) { kgen_cluster_start(line); }
 inline void barrier_arrive_at(uint32_t barrier, int line = __builtin_LINE()) { kgen_barrier_arrive_at(barrier, false, line); }
 inline void barrier_arrive_with_writes(uint32_t barrier, int line = __builtin_LINE()) { kgen_barrier_arrive_at(barrier, true, line); }
 inline void barrier_wait_cluster(uint32_t barrier, int parity, int line = __builtin_LINE()) { kgen_barrier_wait_cluster(barrier, parity, line); }

@@ -18,9 +18,11 @@ inline int barrier_at(const Machine::Place& at, const char* function, int line) 
   if (memcmp(machine.shared[at.rank].begin() + at.offset, &content, 8) != 0) {
     machine.fail("%s (line %d): the barrier at byte %u of shared memory%s (initialised on line %d) was overwritten", function, line, at.offset, where.text, b.line);
   }
-  if (!machine.now().follows(b.thread / warp_size, b.syncs, b.thread)) {
+  const bool near = at.rank == machine.rank();
+  if (!(b.started && !near) && !machine.now().follows(b.thread / warp_size, b.syncs, b.thread)) {
     machine.fail("race: %s (line %d) uses the barrier at byte %u of shared memory%s, which %s initialised on line %d, with no %s between",
-                 function, line, at.offset, where.text, machine.name_thread(b.thread).text, b.line, where.text[0] ? "cluster_sync" : "sync_threads");
+                 function, line, at.offset, where.text, machine.name_thread(b.thread).text, b.line,
+                 near ? "sync_threads" : b.fenced ? "cluster_start or cluster_sync" : "barrier_init_fence and, after that, cluster_start or cluster_sync");
   }
   return i;
 }
@@ -134,7 +136,7 @@ inline bool describe_wait(int warp, char* text, size_t room, int& thread) {
     snprintf(text, room, "wait with %d lanes at %s (line %d)", w.arrived, name(w.op), w.line);
   } else if (w.at_cluster_barrier) {
     const int come = machine.waiting_for_cluster, returned = machine.blocks[0].returned + machine.blocks[most_blocks - 1].returned;
-    snprintf(text, room, "wait at cluster_sync (line %d), to which %d of the cluster's %d threads have come and %d will not, having returned", w.cluster_line, come,
+    snprintf(text, room, "wait at %s (line %d), to which %d of the cluster's %d threads have come and %d will not, having returned", w.cluster_function(), w.cluster_line, come,
              machine.cluster() * machine.threads(), returned);
   } else {
     snprintf(text, room, "wait at sync_threads");

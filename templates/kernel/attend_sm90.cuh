@@ -139,7 +139,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     constexpr float near = 32.f;
     constexpr int usually_plain = 1;
     int plain = 0;
-    auto find_plain = [&]() { plain = softmax.plain(); };
+    auto find_plain = [&]() { plain = score_exponent<Config>(params) == 1.f && softmax.plain(); };
     auto stay_plain = [&]() { plain = 1; };
 #else
     constexpr float near = -1.f;
@@ -256,8 +256,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           Softmax<1> ended;
 #if KGEN_WHOLE_TILES
           if (usual() && tokens == keys && next.whole<Config>()) {
-            // Most tiles: code without a branch but the loop's, as one that is taken costs 20 cycles and more.
+            // Most tiles: code without a branch but the loop's, as one that is taken costs 20 cycles and more, and that
+            // of a run's first tile.
             for (;;) {
+              if constexpr (!rotates_own<Config>) take_query_for(next);
               find_scores();
               within_range = find_weights(usually_plain);
               if (!within_range) break;
@@ -369,10 +371,9 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     ptx::barrier_init_fence();
     acquire_maps(params);
   }
-#if KGEN_CLUSTER
-  ptx::cluster_sync();
-#else
   ptx::sync_threads();
+#if KGEN_CLUSTER
+  ptx::cluster_start();
 #endif
 
   // The registers of three or four warpgroups, shared out by need. Two have enough.

@@ -104,6 +104,12 @@ __device__ __forceinline__ uint32_t shared_of(uint32_t address, int rank) {
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
+// Waits for all threads of both blocks that have not returned, so that a block may be reached, and hands on nothing
+// but the barriers that a thread has initialised ahead of barrier_init_fence. An arrival that hands on more waits for all
+// that its thread has asked of memory, prefetches too: 2200 cycles at a kernel's start (H200).
+__device__ __forceinline__ void cluster_start() {
+  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
 // An arrival on a barrier of either block, at an address of the cluster: what the thread has
 // read may be overwritten. It hands on no write to the other block's shared memory.
 __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier) {

@@ -63,7 +63,7 @@ struct AlignedRotator {
   __device__ __forceinline__ void take(const AlignedQueries<Config>& queries) { aligned = &queries; }
 
   // Turns to the run for which they are rotated by `position`. Pairs that are not rotated have the angle 0.
-  __device__ __forceinline__ void turn_to(const float* rope, int position) {
+  __device__ __forceinline__ void turn_to(const float* rope, int position, float) {
     rotators_meet();  // all are done with the run before
     const int two = ptx::here(thread);
     static_assert(Config::head_dim / 4 <= aligned_rotator_threads, "a thread for every two pairs");
@@ -78,7 +78,7 @@ struct AlignedRotator {
   // All rows, to where the products with keys take them from, a part's once wait(part) has returned;
   // publish(part) when they are there.
   template <class Wait, class Publish>
-  __device__ __forceinline__ void rotate(ColumnTile<Config::rows, Config::head_dim>& query, float, Wait wait, Publish publish) const {
+  __device__ __forceinline__ void rotate(ColumnTile<Config::rows, Config::head_dim>& query, Wait wait, Publish publish) const {
 #pragma unroll 1
     for (int part = 0; part < parts; ++part) {
       rotate_part(part, query, wait);

@@ -98,16 +98,16 @@ struct AlignedRotator {
     }
   }
 
-  // Turns to the run for which they are rotated by `position`: makes all of R that is not always zero. Pairs
+  // Turns to the run for which they are rotated by `position`: makes all of R, times a factor, that is not always zero. Pairs
   // that are not rotated have the angle 0.
-  __device__ __forceinline__ void turn_to(const float* rope, int position) {
+  __device__ __forceinline__ void turn_to(const float* rope, int position, float factor) {
     rotators_meet();  // all are done with the run before
     const int i = ptx::here(thread);
     static_assert(Config::head_dim / 2 <= aligned_rotator_threads, "a thread for each pair");
     if (i < Config::head_dim / 2) {
       const int unit = i / 8, pair = i % 8;
       const float2 a = i < Config::rotary_dim / 2 ? angle_at<Config>(rope, position, i) : make_float2(1.f, 0.f);
-      const float cos = a.x, sin = a.y;
+      const float cos = factor * a.x, sin = factor * a.y;
       unsigned char* x_row = rotation.bytes + rotation.block(unit) + PairPlace::block(pair) * 2 * rotation.stride(unit) +
                              PairPlace::index(pair) * (2 * chunk_bytes + 4);
       *reinterpret_cast<uint32_t*>(x_row) = ptx::pack<ptx::fp16>(cos, -sin);
@@ -117,10 +117,10 @@ struct AlignedRotator {
     rotators_meet();
   }
 
-  // All rows, times a factor where scores are exponents, to where the products with keys take them from, a part's once
-  // wait(part) has returned; publish(part) when they are there.
+  // All rows to where the products with keys take them from, a part's once wait(part) has returned; publish(part) when they are
+  // there.
   template <class Wait, class Publish>
-  __device__ __forceinline__ void rotate(ColumnTile<Config::rows, Config::head_dim>& query, float factor, Wait wait, Publish publish) const {
+  __device__ __forceinline__ void rotate(ColumnTile<Config::rows, Config::head_dim>& query, Wait wait, Publish publish) const {
     using Element = typename Config::Element;
     using Units = RotationUnits<Config>;
     const uint64_t r = ptx::plain_matrix_descriptor(ptx::shared_address(rotation.bytes), rotation.stride(0), rotation.stride(0));
@@ -139,10 +139,6 @@ struct AlignedRotator {
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         ptx::wgmma_touch(x);
-#if KGEN_SCALED_QUERIES
-#pragma unroll
-        for (float& each : x) each *= factor;
-#endif
 #if KGEN_INTERLEAVED
         const uint32_t chunks[4] = {ptx::pack<Element>(x[0], x[1]), ptx::pack<Element>(x[2], x[3]), ptx::pack<Element>(x[4], x[5]), ptx::pack<Element>(x[6], x[7])};
 #else

@@ -109,7 +109,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     const PlaceInUse place = {first ? nullptr : shared.query_free[query.stage], query.parity ^ 1};
     const auto aligned = AlignedQueries<Config>::of(params, item, work.kv_head, shared.query[query.stage], place);
     const int position = query_rows<Config>(params, item, work.kv_head).positions[0];
-    auto turn = [&]() { rotator.turn_to(pointer<float>(params.rope), position - rotation_base(tile)); };
+    auto turn = [&]() { rotator.turn_to(pointer<float>(params.rope), position - rotation_base(tile), rotation_factor<Config>(params)); };
     turn();
     if (first) {
       ptx::named_barrier_sync(first_aligned_barrier, first_align_threads<Config>);
@@ -120,7 +120,7 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     rotator.take(aligned);
     first = false;
     for (;;) {
-      rotator.rotate(shared.query[query.stage], exponent_factor<Config>(params), wait_for_place, publish);
+      rotator.rotate(shared.query[query.stage], wait_for_place, publish);
       query.advance();
       tile = next_rotation(params, tile, item.run_end);  // not sooner: it waits for reads, and consumers for the first queries
       if (!tile.exists()) break;

@@ -50,10 +50,11 @@ struct TileNote {
 
   __device__ __forceinline__ bool exists() const { return word != 0; }
   __device__ __forceinline__ int tokens() const { return word & token_bits; }
-  // Whether it has as many keys as a tile can have, all rows may see them, and nothing begins with it.
+  // Whether it has as many keys as a tile can have, all rows may see them, and nothing begins with it but, where
+  // another warp rotates queries, a rotation of these.
   template <class Config>
   __device__ __forceinline__ bool whole() const {
-    return word == Config::keys;
+    return (rotates_own<Config> ? word : word & ~is_rotations_first) == Config::keys;
   }
   // Whether some row may not see some of its keys.
   __device__ __forceinline__ bool masked() const { return (word & is_masked) != 0; }

@@ -133,6 +133,18 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
 template <class Config>
 __device__ __forceinline__ float exponent_factor(const AttendParams& params) { return params.scale * (log2_e / Config::query_scale); }
 
+// What aligned queries are multiplied by as they are rotated for a run: where scores are to be exponents all of that, in the
+// rotation's elements. These are fp16: where it would leave their range, it is left to the softmax.
+template <class Config>
+__device__ __forceinline__ float rotation_factor(const AttendParams& params) {
+#if KGEN_SCALED_QUERIES
+  const float factor = exponent_factor<Config>(params);
+  return 0x1p-12f <= factor && factor <= 0x1p14f ? factor : 1.f;
+#else
+  return 1.f;
+#endif
+}
+
 // What the dimensions of queries that are rotated are multiplied by then: of aligned ones, as they are aligned.
 template <class Config>
 __device__ __forceinline__ float query_factor(const AttendParams& params) {
@@ -149,6 +161,9 @@ __device__ __forceinline__ float query_factor(const AttendParams& params) {
 template <class Config>
 __device__ __forceinline__ float score_exponent(const AttendParams& params) {
 #if KGEN_SCALED_QUERIES
+#if KGEN_ALIGNED_QUERIES
+  if (rotation_factor<Config>(params) == 1.f) return exponent_factor<Config>(params);
+#endif
   return 1.f;
 #else
 #if KGEN_SOFT_CAP

@@ -63,8 +63,8 @@ exchange(const __grid_constant__ Params p) {
     ptx::barrier_init(ptx::shared_address(&shared.free), writers);
     if (p.which != 19) ptx::barrier_init_fence();
   }
-  if (p.which == 23) ptx::sync_threads();
-  else ptx::cluster_sync();
+  if (p.which != 25) ptx::sync_threads();
+  if (p.which != 23) ptx::cluster_start();
   if (p.which == 24 && ptx::cluster_rank() == 1) return;
   if (thread < writers) exchange_numbers(p, shared, thread);
   else if (thread == writers) give(p, shared);
