@@ -91,7 +91,7 @@ func TestMistakesOfClusters(t *testing.T) {
 	}{
 		{0, "no mistake", nil},
 		{1, "sync_threads for cluster_sync", []string{begun}},
-		{2, "cluster_sync before barrier_init", []string{"cluster_start or cluster_sync between", "nobody initialised it"}},
+		{2, "cluster_sync before barrier_init", []string{"with no cluster_start or cluster_sync between", "nobody initialised it"}},
 		{3, "only a block's own half expected", []string{few, deadlock, tensor, product}},
 		{4, "more than both halves expected", []string{"and 16 bytes"}},
 		{5, "a stage not given back to the other block", []string{product, tensor, few}},
@@ -225,7 +225,7 @@ func TestMistakesOfSharedCopies(t *testing.T) {
 		{16, "a destination past shared memory", []string{outside}},
 		{17, "a source past shared memory", []string{outside}},
 		{18, "a barrier of another block than the destination", []string{"the barrier is in block ("}},
-		{19, "no barrier_init_fence", []string{"with no barrier_init_fence"}},
+		{19, "no barrier_init_fence", []string{"with no barrier_init_fence and, after that, cluster_start or cluster_sync between"}},
 		{20, "a block that ends before its last copy is there", []string{unread}},
 		{21, "no wait for the last copy", []string{unread, early, read, deadlock}},
 		{22, "nothing copied", []string{"0 bytes are not 16 or a multiple"}},
