@@ -165,10 +165,6 @@ func firstTarget(p plan.Plan) spec.Target {
 	return p.Targets[0]
 }
 
-// fp16QueryScale scales queries that are fp16, in their products with keys (plan.FP16Keys) or until
-// their last rotation (Plan.AlignsQueries), so that elements up to 2^19 in magnitude are within range.
-const fp16QueryScale = 1. / 16
-
 // config writes the constants that the templates are instantiated with.
 func config(s spec.Spec, p plan.Plan) string {
 	s = p.Reads(s)
@@ -192,9 +188,9 @@ func config(s spec.Spec, p plan.Plan) string {
 	if tiled(p.Kind) {
 		score, scale := element, 1.
 		if plan.FP16Keys(s, p.Family) {
-			score, scale = "fp16", fp16QueryScale
+			score, scale = "fp16", plan.FP16QueryScale
 		} else if p.AlignsQueries {
-			scale = fp16QueryScale
+			scale = plan.FP16QueryScale
 		}
 		fmt.Fprintf(&b, "  using ScoreElement = ptx::%s;\n", score)
 		line("float", "query_scale", cFloat(scale), "of queries in their products with keys")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"reflect"
 	"slices"
@@ -339,10 +340,22 @@ func canAlign(s spec.Spec, kind spec.Kind) bool {
 // need not: where all of them is rotated, so that nothing is rounded once more for that (but dimensions that a rotation leaves as they
 // were are rounded, too); where they are bf16 in their products with keys, as fp16 has no range for it; and where it is
 // faster: with whole tiles in a loop without branches, 128 dimensions take 1 to 5 percent less (prefill and extend, H200, 2026-11-26; without
-// that loop it was 1 more), and 64 dimensions 3.
+// that loop it was 1 more), and 64 dimensions 3. Of aligned queries the factor is in the elements of their rotation.
 func (p Plan) ScalesQueries(s spec.Spec) bool {
 	return p.Family == SM90 && manyRows(p.Kind) && s.Model.HeadDim <= 128 && s.Model.DType == spec.BF16 && s.Rope.RotaryDim == s.Model.HeadDim &&
-		s.Masks.SoftCap == 0 && !FP16Keys(s, p.Family)
+		s.Masks.SoftCap == 0 && !FP16Keys(s, p.Family) && (!p.AlignsQueries || rotationTakesFactor(s))
+}
+
+// FP16QueryScale scales queries that are fp16, in their products with keys (FP16Keys) or until
+// their last rotation (Plan.AlignsQueries), so that elements up to 2^19 in magnitude are within range.
+const FP16QueryScale = 1. / 16
+
+// rotationTakesFactor reports whether what makes scores of aligned queries exponents is well within the range of fp16, which
+// the elements of their rotation are: see rotation_factor in templates/tile/item.cuh, whose bounds are twice as far.
+func rotationTakesFactor(s spec.Spec) bool {
+	score, _ := s.Rope.ScoreFactors(s.Model.HeadDim)
+	factor := s.Scale * score * math.Log2E / FP16QueryScale
+	return 0x1p-11 <= factor && factor <= 0x1p13
 }
 
 // AlignsPairs reports where aligned queries are rotated for a run in pairs of fp16, and not by the

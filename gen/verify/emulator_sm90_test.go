@@ -146,6 +146,38 @@ func TestGeneratedKernelsAlignedQueries(t *testing.T) {
 	}
 }
 
+// Scales as far from the usual as a spec's may be, of queries that are scaled as they are rotated where that has the range for it.
+func TestGeneratedKernelsFarScales(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		scale         float64
+		warps         int
+		headDim       int
+		scalesQueries bool
+	}{
+		{1e-6, 12, 64, true}, {1e-6, 16, 64, false}, {1e-6, 16, 128, false},
+		{1000, 12, 64, true}, {1000, 16, 64, false}, {1000, 16, 128, false},
+		{300, 16, 64, true}, {1e-4, 16, 64, true},
+	} {
+		t.Run(fmt.Sprintf("%g, %d warps, %d dimensions", c.scale, c.warps, c.headDim), func(t *testing.T) {
+			t.Parallel()
+			s := emulated(t, func(s *spec.Spec) {
+				s.Scale = c.scale
+				s.Model.HeadDim, s.Model.VHeadDim = c.headDim, c.headDim
+				s.Rope = rotaryOf(c.headDim)
+				s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 128, Keys: 64, Stages: 2, Warps: c.warps}}
+				s.Kinds = []spec.Kind{spec.Extend, spec.Merge}
+				s.Targets = []spec.Target{"sm_90a"}
+			})
+			p, err := plan.Choose(s, spec.Extend, "sm_90a")
+			if err != nil || p.AlignsQueries != (c.warps == 16) || p.ScalesQueries(s) != c.scalesQueries {
+				t.Fatalf("aligns queries: %v, scales them: %v, %v", p.AlignsQueries, p.ScalesQueries(s), err)
+			}
+			verified(t, unoptimized(t, 7), s, Options{Kinds: []spec.Kind{spec.Extend}, Cases: 8, Seed: 3})
+		})
+	}
+}
+
 // Items that two blocks share: with pages smaller and larger than a block's share of a tile,
 // with groups that leave rows of a block unused, and with queries rotated in each way.
 func TestGeneratedKernelsClusters(t *testing.T) {

@@ -1669,7 +1669,8 @@ template <class Config>
 __device__ __forceinline__ float exponent_factor(const AttendParams& params) { return params.scale * (log2_e / Config::query_scale); }
 
 // What aligned queries are multiplied by as they are rotated for a run: where scores are to be exponents all of that, in the
-// rotation's elements. These are fp16: where it would leave their range, it is left to the softmax.
+// rotation's elements. These are fp16: where it would leave their range, it is left to the softmax. (kgen plans no such kernel
+// for a spec's scale that would: Plan.ScalesQueries. A larger one given at a launch underflows rows of negative scores.)
 template <class Config>
 __device__ __forceinline__ float rotation_factor(const AttendParams& params) {
   const float factor = exponent_factor<Config>(params);
