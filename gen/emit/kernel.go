@@ -188,8 +188,9 @@ func config(s spec.Spec, p plan.Plan) string {
 	if tiled(p.Kind) {
 		score, scale := element, 1.
 		if plan.FP16Keys(s, p.Family) {
-			score, scale = "fp16", plan.FP16QueryScale
-		} else if p.AlignsQueries {
+			score = "fp16"
+		}
+		if p.AlignsQueries || plan.FP16Keys(s, p.Family) && !p.ScalesQueries(s) {
 			scale = plan.FP16QueryScale
 		}
 		fmt.Fprintf(&b, "  using ScoreElement = ptx::%s;\n", score)

@@ -338,23 +338,35 @@ func canAlign(s spec.Spec, kind spec.Kind) bool {
 
 // ScalesQueries reports where family sm90 scales queries to exponents of 2 as it rotates them, so that the softmax
 // need not: where all of them is rotated, so that nothing is rounded once more for that (but dimensions that a rotation leaves as they
-// were are rounded, too); where they are bf16 in their products with keys, as fp16 has no range for it; and where it is
+// were are rounded, too); where what they are in their products with keys has the range; and where it is
 // faster: with whole tiles in a loop without branches, 128 dimensions take 1 to 5 percent less (prefill and extend, H200, 2026-11-26; without
 // that loop it was 1 more), and 64 dimensions 3. Of aligned queries the factor is in the elements of their rotation.
 func (p Plan) ScalesQueries(s spec.Spec) bool {
 	return p.Family == SM90 && manyRows(p.Kind) && s.Model.HeadDim <= 128 && s.Model.DType == spec.BF16 && s.Rope.RotaryDim == s.Model.HeadDim &&
-		s.Masks.SoftCap == 0 && !FP16Keys(s, p.Family) && (!p.AlignsQueries || rotationTakesFactor(s))
+		s.Masks.SoftCap == 0 && (!FP16Keys(s, p.Family) || p.Kind == spec.Extend && p.RotatesApart() && queriesTakeFactor(s)) && (!p.AlignsQueries || rotationTakesFactor(s))
 }
 
 // FP16QueryScale scales queries that are fp16, in their products with keys (FP16Keys) or until
 // their last rotation (Plan.AlignsQueries), so that elements up to 2^19 in magnitude are within range.
 const FP16QueryScale = 1. / 16
 
+// exponentFactor is what makes a spec's scores exponents of 2.
+func exponentFactor(s spec.Spec) float64 {
+	score, _ := s.Rope.ScoreFactors(s.Model.HeadDim)
+	return s.Scale * score * math.Log2E
+}
+
+// queriesTakeFactor reports whether queries that are fp16 in their products with keys have about the range that FP16QueryScale leaves them
+// where they are multiplied by what makes scores exponents in its place, as by the usual scale: elements up to 2^17.
+func queriesTakeFactor(s spec.Spec) bool {
+	factor := exponentFactor(s)
+	return FP16QueryScale/2 <= factor && factor <= FP16QueryScale*8
+}
+
 // rotationTakesFactor reports whether what makes scores of aligned queries exponents is well within the range of fp16, which
 // the elements of their rotation are: see rotation_factor in templates/tile/item.cuh, whose bounds are twice as far.
 func rotationTakesFactor(s spec.Spec) bool {
-	score, _ := s.Rope.ScoreFactors(s.Model.HeadDim)
-	factor := s.Scale * score * math.Log2E / FP16QueryScale
+	factor := exponentFactor(s) / FP16QueryScale
 	return 0x1p-11 <= factor && factor <= 0x1p13
 }
 

@@ -26,7 +26,7 @@ func highTermBytes(s spec.Spec, keys int) int {
 	if FP16Keys(s, SM90) {
 		bytes = 2
 	}
-	return s.Rope.RotaryDim / unit * (keys/lowRows + 1) * unitElements * bytes
+	return s.Rope.RotaryDim / unit * (keys / lowRows) * unitElements * bytes
 }
 
 // sharedBytes is the size of the kernel's one shared-memory struct; the

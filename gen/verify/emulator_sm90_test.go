@@ -153,27 +153,30 @@ func TestGeneratedKernelsFarScales(t *testing.T) {
 		scale         float64
 		warps         int
 		headDim       int
+		encoding      spec.Encoding
 		scalesQueries bool
 	}{
-		{1e-6, 12, 64, true}, {1e-6, 16, 64, false}, {1e-6, 16, 128, false},
-		{1000, 12, 64, true}, {1000, 16, 64, false}, {1000, 16, 128, false},
-		{300, 16, 64, true}, {1e-4, 16, 64, true},
+		{1e-6, 12, 64, spec.Segment, true}, {1e-6, 16, 64, spec.Segment, false}, {1e-6, 16, 128, spec.Segment, false},
+		{1000, 12, 64, spec.Segment, true}, {1000, 16, 64, spec.Segment, false}, {1000, 16, 128, spec.Segment, false},
+		{300, 16, 64, spec.Segment, true}, {1e-4, 16, 64, spec.Segment, true},
+		{1e-6, 16, 64, spec.Raw, false}, {0.022, 16, 64, spec.Raw, true}, {0.34, 16, 64, spec.Raw, true}, {1000, 16, 64, spec.Raw, false},
 	} {
-		t.Run(fmt.Sprintf("%g, %d warps, %d dimensions", c.scale, c.warps, c.headDim), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%g, %d warps, %d dimensions, %s", c.scale, c.warps, c.headDim, c.encoding), func(t *testing.T) {
 			t.Parallel()
 			s := emulated(t, func(s *spec.Spec) {
 				s.Scale = c.scale
 				s.Model.HeadDim, s.Model.VHeadDim = c.headDim, c.headDim
 				s.Rope = rotaryOf(c.headDim)
+				s.Cache.Encoding = c.encoding
 				s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 128, Keys: 64, Stages: 2, Warps: c.warps}}
 				s.Kinds = []spec.Kind{spec.Extend, spec.Merge}
 				s.Targets = []spec.Target{"sm_90a"}
 			})
 			p, err := plan.Choose(s, spec.Extend, "sm_90a")
-			if err != nil || p.AlignsQueries != (c.warps == 16) || p.ScalesQueries(s) != c.scalesQueries {
+			if err != nil || p.AlignsQueries != (c.warps == 16 && c.encoding == spec.Segment) || p.ScalesQueries(s) != c.scalesQueries {
 				t.Fatalf("aligns queries: %v, scales them: %v, %v", p.AlignsQueries, p.ScalesQueries(s), err)
 			}
-			verified(t, unoptimized(t, 7), s, Options{Kinds: []spec.Kind{spec.Extend}, Cases: 8, Seed: 3})
+			verified(t, unoptimized(t, 7), s, Options{Kinds: []spec.Kind{spec.Extend}, Encodings: []spec.Encoding{c.encoding}, Cases: 8, Seed: 3})
 		})
 	}
 }

@@ -11,7 +11,7 @@ const (
 	copiedWait  = "ptx::barrier_wait(ptx::shared_address(&shared.key_full[key.stage]), key.parity);"
 	publishKeys = "auto publish_keys = [&]() {\n    ptx::fence_async_shared();\n    ptx::sync_warp();\n"
 	lastFence   = "ptx::fence_async_shared();  // before the next copy to the stage\n      ptx::barrier_arrive(ptx::shared_address(&shared.key_rotated"
-	firstSync   = "row = here / 4;\n    ptx::sync_warp();\n"
+	publish     = "void publish() {\n    ptx::sync_warp();\n"
 )
 
 // Those of family sm90.
@@ -25,26 +25,27 @@ var mutationsSM90 = []mutation{
 	{"keys at the first position of the run", spec.Prefill, spec.Raw, "return tile.offset + tile.begin;", "return tile.offset;", false},
 	{"shared: keys moved by an offset", spec.SharedDecode, spec.Raw, "return tile.begin;", "return tile.offset + tile.begin;", false},
 	{"shared: queries of the first run for all", spec.SharedDecode, spec.Raw, "return rotated_base != tile.offset;", "return rotated_base == no_base;", false},
-	{"the high terms of the keys before", spec.Extend, spec.Raw, "& (lanes - 1)), here < first};", "& (lanes - 1)), 0};", false},
-	{"the high terms of no tile", spec.Prefill, spec.Raw, "if (ahead == steps) fetch(next_tile);", "if (ahead == steps) fetch({-1, 0, 0, 0, 0, 0});", false},
-	{"the high terms of the tile before", spec.Extend, spec.Raw, "first_key_position(now), tile);", "first_key_position(now), now);", false},
-	{"high terms that stay where they were fetched", spec.Extend, spec.Raw, "rotator.publish();\n      wait_for_keys", "wait_for_keys", false},
+	{"the first keys' high terms for all", spec.Prefill, spec.Raw, "first + s.round * lanes;", "first;", false},
+	{"a high term that is its own low one", spec.Extend, spec.Raw, "add_two_angles(coming[i][0], coming[i][1])", "coming[i][1]", false},
+	{"the high terms of no tile", spec.Prefill, spec.Raw, "(slots - 1) * rounds : 1)) fetch(next_tile);", "(slots - 1) * rounds : 1)) fetch({-1, 0, 0, 0, 0, 0});", false},
+	{"the high terms of the tile before", spec.Extend, spec.Raw, "rotator.rotate(shared.key[key.stage], tile,", "rotator.rotate(shared.key[key.stage], now,", false},
+	{"high terms that stay where they were fetched", spec.Extend, spec.Raw, "rotator.publish();\n      rotator.rotate", "rotator.rotate", false},
 	{"no high terms of an item's first tile", spec.Extend, spec.Raw, "rotator.fetch(tile);\n    publish_queries", "publish_queries", false},
-	{"rows past the end of the table", spec.Extend, spec.Raw, "if (row > last >> Config::rope_low_bits) row = last < 0 ? 0 : last >> Config::rope_low_bits;", remove, false},
+	{"rows past the end of the table", spec.Extend, spec.Raw, "if (position > last) position = last < 0 ? 0 : last;", remove, false},
 	{"a round of keys left as it was", spec.Extend, spec.Raw, "step < steps; ++step)", "step < steps - 1; ++step)", false},
-	{"lanes that begin at the tile's first key", spec.Extend, spec.Raw, "Own::first() + ((here - first) & (lanes - 1))", "Own::first() + here", false},
+	{"keys of another lane's angle", spec.Extend, spec.Raw, "return Own::first() + ptx::lane_index();", "return Own::first() + (ptx::lane_index() ^ 1);", false},
 	{"keys rotated the other way in half", spec.Extend, spec.Raw, "ptx::fp16_negate(ptx::fp16_multiply(y[i], angles.sin[i]))", "ptx::fp16_multiply(y[i], angles.sin[i])", false},
 	{"angles added as if a sine were none", spec.Extend, spec.Raw, "ptx::fp16_negate(ptx::fp16_multiply(a.sin[i], b.sin[i]))", "0", false},
-	{"scores of scaled queries", spec.Extend, spec.Raw, "(log2_e / Config::query_scale)", "log2_e", false},
+	{"scores of scaled queries", spec.Prefill, spec.Raw, "(log2_e / Config::query_scale)", "log2_e", false},
 	{"pages one over the other", spec.Decode, spec.Segment, "target_box = bytes + box * Boxes<Config>::rows * Tile::row_bytes;", "target_box = bytes;", false},
 	{"decode: no wait for rotated keys", spec.Decode, spec.Raw, "shared.key_rotated[stage]), parity)", "shared.key_full[stage]), parity)", false},
 	{"decode: a warp's rotation too few to wait for", spec.Decode, spec.Raw, "shared.key_rotated[s]), 32 * Config::rotators)", "shared.key_rotated[s]), 32 * (Config::rotators - 1))", false},
 	{"decode: no wait for copied keys", spec.Decode, spec.Raw, "ptx::barrier_wait(ptx::shared_address(&shared.key_full[place.stage]), place.parity);", remove, false},
 	{"decode: no fence behind a rotation", spec.Decode, spec.Raw, lastFence, lastFence[strings.Index(lastFence, "ptx::barrier"):], false},
 	{"decode: keys at the first position of the run", spec.Decode, spec.Raw, "return tile.offset + tile.begin;", "return tile.offset;", false},
-	{"decode: high terms over those in use", spec.Decode, spec.Raw, firstSync, firstSync[:strings.Index(firstSync, "    ptx::sync")], false},
+	{"decode: high terms over those in use", spec.Decode, spec.Raw, publish, publish[:strings.Index(publish, "    ptx::sync")], false},
 	{"decode: a round of keys left as it was", spec.Decode, spec.Raw, "i < rounds; ++i) {\n        uint4 x", "i < rounds - 1; ++i) {\n        uint4 x", false},
-	{"decode: the high terms of no tile", spec.Decode, spec.Raw, "fetch(next_tile);\n      rotate_by_round", "fetch({-1, 0, 0, 0, 0, 0});\n      rotate_by_round", false},
+	{"decode: the high terms of no tile", spec.Decode, spec.Raw, "fetch(next_tile);\n      wait();", "fetch({-1, 0, 0, 0, 0, 0});\n      wait();", false},
 
 	// Queries that the kernel ahead makes.
 	{"decode: queries read before they are made", spec.Decode, spec.Segment, "int lane) {\n  ptx::wait_for_previous_kernel();\n", "int lane) {\n", false},
@@ -241,12 +242,13 @@ func alignedPairs(s *spec.Spec) {
 
 // Those of raw keys with more units than a rotator has, and some that are not rotated.
 var mutationsUnits = []mutation{
-	{"a unit's keys that are the one's before", spec.Extend, spec.Raw, "places(rows, unit(slot))", "places(rows, unit(0))", false},
-	{"the first round's high terms for all", spec.Extend, spec.Raw, "return terms[round].load();", "return terms[0].load();", false},
-	{"the high terms of no tile, behind more chunks", spec.Extend, spec.Raw, "(slots - 1) * rounds) fetch(next_tile);", "(slots - 1) * rounds) fetch({-1, 0, 0, 0, 0, 0});", false},
-	{"the high terms of the step before", spec.Extend, spec.Raw, "next = more ? terms_of(step + 1) : now;", "next = more ? terms_of(step) : now;", false},
+	{"a unit's keys that are the one's before", spec.Extend, spec.Raw, "places(keys, unit(slot))", "places(keys, unit(0))", false},
+	{"a share of the high terms of another unit", spec.Extend, spec.Raw, "slot = term % slots;", "slot = 0;", false},
+	{"the first round's high terms for all", spec.Extend, spec.Raw, "(Warps * rounds) + step % rounds].load()", "(Warps * rounds)].load()", false},
+	{"the high terms of no tile, behind more chunks", spec.Extend, spec.Raw, "(slots - 1) * rounds : 1)) fetch(next_tile);", "(slots - 1) * rounds : 1)) fetch({-1, 0, 0, 0, 0, 0});", false},
+	{"the high terms of the step before", spec.Extend, spec.Raw, "next = others ? terms_of(step + 1) : now;", "next = others ? terms_of(step) : now;", false},
 	{"the first round's keys for all", spec.Extend, spec.Raw, "at[slot].load(step % rounds,", "at[slot].load(0,", false},
-	{"the low terms of another unit", spec.Extend, spec.Raw, "y[step % ahead], now, low[slot])", "y[step % ahead], now, low[0])", false},
+	{"the low terms of another unit", spec.Extend, spec.Raw, "y[step % ahead], now, low[slot][", "y[step % ahead], now, low[0][", false},
 	{"elements that are not rotated left as bf16", spec.Extend, spec.Raw, "pass(keys);", remove, false},
 }
 
@@ -311,7 +313,8 @@ func clusters(s *spec.Spec) {
 const (
 	waitForOwn  = "ptx::barrier_wait(ptx::shared_address(&shared.own_rotated[place.stage]), place.parity);"
 	expectOther = "ptx::barrier_arrive_expecting(rotated, more ? bytes : 0);"
-	giveOwn     = "ptx::shared_copy_to(ptx::shared_of(keys, other), keys, bytes, "
+	giveOwn     = "ptx::shared_copy_to(ptx::shared_of(part, other), part, 1024, "
+	eachPart    = "more && part < keys + bytes; part += 1024"
 	ownBoxes    = "return left < 0 ? 0 : left < own ? left : own;"
 )
 
@@ -324,7 +327,8 @@ var mutationsExchanged = []mutation{
 	{"the other's half not expected", spec.Extend, spec.Raw, expectOther, "ptx::barrier_arrive(rotated);", false},
 	{"the other's half expected of no tile", spec.Extend, spec.Raw, expectOther, "ptx::barrier_arrive_expecting(rotated, bytes);", false},
 	{"the other's half given back", spec.Extend, spec.Raw, "+ own * bytes;", "+ other * bytes;", false},
-	{"a half in the other's place", spec.Extend, spec.Raw, giveOwn, strings.Replace(giveOwn, "(keys,", "(keys - own * bytes + other * bytes,", 1), false},
+	{"a half in the other's place", spec.Extend, spec.Raw, giveOwn, strings.Replace(giveOwn, "(part,", "(part - own * bytes + other * bytes,", 1), false},
+	{"a part that is not given", spec.Extend, spec.Raw, eachPart, strings.Replace(eachPart, "+ bytes", "+ bytes - 1024", 1), false},
 	{"all halves of the first stage", spec.Extend, spec.Raw, "shared.key[place.stage].bytes) + own", "shared.key[0].bytes) + own", false},
 	{"half of a half given", spec.Extend, spec.Raw, "bytes = OwnKeys<Config>::count * ColumnTile", "bytes = OwnKeys<Config>::count / 2 * ColumnTile", false},
 	{"work that is not read for the giver", spec.Extend, spec.Raw, "copiers - 1 + exchanges_keys<Config>>", "copiers - 1>", false},
@@ -339,8 +343,11 @@ var mutationsExchanged = []mutation{
 	// Which half is whose.
 	{"all is done to the first half", spec.Extend, spec.Raw, "return block_in_cluster() * count;", "return 0;", false},
 	{"the first half copied by both", spec.Extend, spec.Raw, "return block_in_cluster() * own;", "return 0;", false},
-	{"the first half rotated by both", spec.Extend, spec.Raw, "Own::first() + ((here - first) & (lanes - 1))", "((here - first) & (lanes - 1))", false},
+	{"the first half rotated by both", spec.Extend, spec.Raw, "return Own::first() + ptx::lane_index();", "return ptx::lane_index();", false},
 	{"both halves rotated by both", spec.Extend, spec.Raw, "rounds = Own::count / lanes", "rounds = Config::keys / lanes", false},
+	{"the first round's low terms for both", spec.Extend, spec.Raw, "low[slot][step % alike]", "low[slot][0]", false},
+	{"low terms of half as far", spec.Extend, spec.Raw, "add_two_angles(add_two_angles(two, half), half)", "add_two_angles(two, half)", false},
+	{"the high terms of no tile", spec.Extend, spec.Raw, "if (steps < 3) fetch(next_tile);", "if (steps < 3) fetch({-1, 0, 0, 0, 0, 0});", false},
 	{"elements of the second half left as bf16", spec.Extend, spec.Raw, "row < Own::first() + Own::count;", "row < Own::count;", false},
 	{"high terms of the first half for both", spec.Extend, spec.Raw, "first_key_position(tile) + Own::first(),", "first_key_position(tile),", false},
 	{"high terms past the end of the table", spec.Extend, spec.Raw, "tile.end - tile.begin - Own::first();", "tile.end - tile.begin;", false},

@@ -47,7 +47,8 @@ struct ValueCopier {
 
 #if KGEN_EXCHANGED_KEYS
 // One warp: gives this block's share of each tile of keys, as soon as it is rotated, to the other block, whose barrier at the
-// same place counts its bytes, as this one's does those of the other's.
+// same place counts its bytes, as this one's does those of the other's. In parts: as one copy it takes extend over long
+// contexts 2 percent longer, in parts of half a KiB up to 3 (H200).
 template <class Config>
 __device__ __forceinline__ void give_keys(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane) {
   constexpr int bytes = OwnKeys<Config>::count * ColumnTile<Config::keys, Config::head_dim>::row_bytes;
@@ -64,7 +65,8 @@ __device__ __forceinline__ void give_keys(const AttendParams& params, AttendSm90
       ptx::sync_warp();
       if (!ptx::elect()) continue;
       ptx::barrier_arrive_expecting(rotated, more ? bytes : 0);
-      if (more) ptx::shared_copy_to(ptx::shared_of(keys, other), keys, bytes, ptx::shared_of(rotated, other));
+#pragma unroll 1
+      for (uint32_t part = keys; more && part < keys + bytes; part += 1024) ptx::shared_copy_to(ptx::shared_of(part, other), part, 1024, ptx::shared_of(rotated, other));
     }
   }
 }

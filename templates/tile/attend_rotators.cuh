@@ -41,7 +41,7 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
     ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][0]), query.parity ^ 1);
     if (!first && tile.exists()) {
       rotate_query<Config, rotator_threads<Config>, 4>(query_rows<Config>(params, pointer<Item>(params.items)[work.item], work.kv_head), rope,
-                                                       rotation_base(tile), query_factor<Config>(params), thread, shared.query[query.stage]);
+                                                       rotation_base(tile), query_factor<Config>(params), ptx::here(ptx::thread_index()) - (Config::threads - rotator_threads<Config>), shared.query[query.stage]);
       ptx::fence_async_shared();
     }
     first = false;
@@ -72,8 +72,7 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
       const KeyTile now = tile;
       tile = tile_after<Config::keys>(params, tile, item.run_end);
       rotator.publish();
-      wait_for_keys();
-      rotator.rotate(shared.key[key.stage], first_key_position(now), tile);
+      rotator.rotate(shared.key[key.stage], tile, wait_for_keys);
       publish_keys();
       // Behind the keys: consumers let go of the queries before only when they have these.
       if (needs_rotation(base, now)) publish_queries(work, now);

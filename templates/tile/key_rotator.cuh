@@ -7,10 +7,10 @@
 //
 // A tile of 128 keys of 128 dimensions is 8192 pairs, two of which take 14 instructions: 4 for
 // their angles, 4 for their rotation, and 6 to become fp16. In fp32 that is 22. Whatever else
-// it cost would count, so an angle's terms stay where they are: lane i takes the keys whose
-// positions end in the bits of i, and keeps the low terms of these, of its warp's units, in
-// registers from tile to tile. The high terms are common to 32 keys; a tile's are on their way
-// to shared memory while the tile before is rotated. 32 keys of a unit take about 70
+// it cost would count, so an angle's terms stay where they are: lane i takes each 32 keys' i-th, and
+// keeps the low terms, of so many positions further than the first's, of its warp's units in
+// registers from tile to tile. The high terms, of the first's position, are common to 32 keys or 64; a tile's are on
+// their way while the tile before is rotated, and in shared memory before its keys are. 32 keys of a unit take about 70
 // instructions, and the tile 2200: a quarter of the issue slots of its products, or by two blocks an eighth of each one's.
 // Of shared memory 64 KiB a tile are read and written, beside 224 KiB by copies and products.
 #pragma once
@@ -83,12 +83,15 @@ __device__ __forceinline__ void rotate_by_terms(uint4& first, uint4& second, con
 }
 #endif
 
-// The high terms of the tile that is rotated: of each unit, for each multiple of 32 among its
-// keys' positions or below the first.
+// (cos, sin) of two pairs' angles, which are sums of two each.
+__device__ __forceinline__ float4 add_two_angles(const float4& a, const float4& b) {
+  return make_float4(a.x * b.x - a.y * b.y, a.y * b.x + a.x * b.y, a.z * b.z - a.w * b.w, a.w * b.z + a.z * b.w);
+}
+
+// The high terms of the tile that is rotated: of each unit, for the first of each 32 keys, or of each 64.
 template <class Config>
 struct HighTerms {
-  static constexpr int rows = OwnKeys<Config>::count / 32 + 1;
-  alignas(16) KeyTerms terms[RotationUnits<Config>::rotated][rows];
+  alignas(16) KeyTerms terms[RotationUnits<Config>::rotated][OwnKeys<Config>::count / 32];
 };
 
 // One of Warps warps that share out the units of every tile. Short: in as few instructions as
@@ -101,15 +104,16 @@ struct KeyRotator {
   using High = HighTerms<Config>;
   using Own = OwnKeys<Config>;
   static constexpr int lanes = 32, rounds = Own::count / lanes, slots = (Units::rotated + Warps - 1) / Warps, round_bytes = lanes * Tile::row_bytes;
+  static constexpr int alike = !Short && rounds == 2 ? 2 : 1;  // rounds with the same high terms: registers have the low terms of so many
+  static constexpr int terms = slots * (rounds / alike), shares = (4 * terms + lanes - 1) / lanes;
   static_assert(1 << Config::rope_low_bits == lanes, "a lane for each row of the low level");
   static_assert(Own::count % lanes == 0, "the lanes take whole rounds of keys");
-  static_assert(High::rows * 4 <= lanes, "a lane for each two pairs of a unit's terms");
 
   const float* rope;
   High& high;
   int warp;
-  KeyTerms low[slots];
-  float4 coming[slots];  // the lane's (cos, sin) of two pairs of the next tile's high terms
+  KeyTerms low[slots][alike];
+  float4 coming[shares][2];  // the lane's share of the next tile's high terms, as sums of two: (cos, sin) of two pairs each
 
   // Asked for anew: low terms and what the warp follows the tiles by leave no registers
   // for addresses.
@@ -120,86 +124,95 @@ struct KeyRotator {
   __device__ __forceinline__ bool has(int slot) const { return Units::rotated % Warps == 0 || slot < slots - 1 || unit(slot) < Units::rotated; }
 
   __device__ __forceinline__ void load_low_terms() {
-    const float* row = rope + ptx::lane_index() * Config::rotary_dim;
+    const float *row = rope + ptx::lane_index() * Config::rotary_dim, *sixteen = rope + lanes / 2 * Config::rotary_dim;
 #pragma unroll
     for (int slot = 0; slot < slots; ++slot) {
-      const float4* terms = reinterpret_cast<const float4*>(row + (has(slot) ? 2 * chunk_elements * unit(slot) : 0));
+      const int pairs = has(slot) ? 2 * chunk_elements * unit(slot) : 0;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) low[slot].set(i, terms[i]);
-    }
-  }
-
-  // Loads the high terms of its units for a tile.
-  __device__ __forceinline__ void fetch(const KeyTile& tile) {
-    const int here = ptx::lane_index();
-    const int first = first_key_position(tile) + Own::first(), tokens = tile.end - tile.begin - Own::first();
-    const int last = first + (tokens < Own::count ? tokens : Own::count) - 1;
-    int row = (first >> Config::rope_low_bits) + here / 4;
-    if (row > last >> Config::rope_low_bits) row = last < 0 ? 0 : last >> Config::rope_low_bits;  // the table may end with the last token's
-    const float* terms = rope + (lanes + row) * Config::rotary_dim + 4 * (here % 4);
-#pragma unroll
-    for (int slot = 0; slot < slots; ++slot) {
-      if (!has(slot)) continue;
-      coming[slot] = *reinterpret_cast<const float4*>(terms + 2 * chunk_elements * unit(slot));
-    }
-  }
-  // Hands the fetched terms to the warp's lanes, who are done with the tile before.
-  __device__ __forceinline__ void publish() {
-    const int here = ptx::lane_index(), row = here / 4;
-    ptx::sync_warp();
-#pragma unroll
-    for (int slot = 0; slot < slots; ++slot) {
-      if (!has(slot) || row >= High::rows) continue;
-      high.terms[unit(slot)][row].set(here % 4, coming[slot]);
-    }
-    ptx::sync_warp();
-  }
-
-  // The lane's rows of a tile of keys, one in each round of 32, and what they take of the
-  // high terms.
-  struct Rows {
-    Tile& keys;
-    int first, carry;  // the first's multiple of 32 is the next one
-
-    __device__ __forceinline__ unsigned char* chunk(int round, int chunk) const { return keys.bytes + Tile::byte(first, chunk) + round * round_bytes; }
-  };
-  __device__ __forceinline__ KeyTerms high_terms(const Rows& rows, int unit, int round) const { return high.terms[unit][round + rows.carry].load(); }
-
-  // Rotates this warp's units of a tile, whose high terms are published, and fetches the next one's. Rows that the
-  // tile does not have are rotated too, whatever they hold: they are masked.
-  __device__ __forceinline__ void rotate(Tile& keys, int position, const KeyTile& next_tile) {
-    // Of eight lanes in a row no two have the same row & 7, so that they meet in no bank.
-    const int here = ptx::lane_index(), first = position & (lanes - 1);
-    const Rows rows = {keys, Own::first() + ((here - first) & (lanes - 1)), here < first};
-    if constexpr (Short) {
-      fetch(next_tile);
-      rotate_by_round(rows);
-    } else {
-      rotate_ahead(rows, next_tile);
-    }
-    pass(keys);
-  }
-
-  __device__ __forceinline__ void rotate_by_round(const Rows& rows) {
-#pragma unroll
-    for (int slot = 0; slot < slots; ++slot) {
-      if (!has(slot)) continue;
-      const int u = unit(slot), a = Units::first_rotated(u), b = Units::second_rotated(u);
-#pragma unroll 1
-      for (int i = 0; i < rounds; ++i) {
-        uint4 x = ptx::load_16(rows.chunk(i, a)), y = ptx::load_16(rows.chunk(i, b));
-        rotate_by_terms<Config>(x, y, high_terms(rows, u, i), low[slot]);
-        ptx::store_16(rows.chunk(i, a), x);
-        ptx::store_16(rows.chunk(i, b), y);
+      for (int i = 0; i < 4; ++i) {
+        float4 two = *reinterpret_cast<const float4*>(row + pairs + 4 * i);
+        low[slot][0].set(i, two);
+        if constexpr (alike == 1) continue;
+        const float4 half = *reinterpret_cast<const float4*>(sixteen + pairs + 4 * i);
+        low[slot][alike - 1].set(i, add_two_angles(add_two_angles(two, half), half));
       }
     }
   }
 
-  // Where a unit has its chunks in the first round, and their high terms: those of further rounds are as far behind as an
+  // The lane's i-th share of the high terms: which rounds' of which of the warp's units. Four lanes have a unit's.
+  struct Share {
+    int slot, round;
+    bool exists;
+  };
+  __device__ __forceinline__ Share share(int i) const {
+    const int term = i * (lanes / 4) + ptx::lane_index() / 4, slot = term % slots;
+    return {slot, term / slots * alike, term < terms && has(slot)};
+  }
+
+  // Loads the high terms of its units for a tile.
+  __device__ __forceinline__ void fetch(const KeyTile& tile) {
+    const int first = first_key_position(tile) + Own::first(), tokens = tile.end - tile.begin - Own::first();
+    const int last = first + (tokens < Own::count ? tokens : Own::count) - 1;
+#pragma unroll
+    for (int i = 0; i < shares; ++i) {
+      const Share s = share(i);
+      if (!s.exists) continue;
+      int position = first + s.round * lanes;
+      if (position > last) position = last < 0 ? 0 : last;  // the table may end with the last token's
+      const AngleRows rows = angle_rows<Config>(rope, position);
+      const int pairs = 2 * chunk_elements * unit(s.slot) + 4 * (ptx::lane_index() % 4);
+      coming[i][0] = *reinterpret_cast<const float4*>(rows.low + pairs), coming[i][1] = *reinterpret_cast<const float4*>(rows.high + pairs);
+    }
+  }
+  // Hands the fetched terms to the warp's lanes, who are done with the tile before.
+  __device__ __forceinline__ void publish() {
+    ptx::sync_warp();
+#pragma unroll
+    for (int i = 0; i < shares; ++i) {
+      const Share s = share(i);
+      if (s.exists) high.terms[unit(s.slot)][s.round].set(ptx::lane_index() % 4, add_two_angles(coming[i][0], coming[i][1]));
+    }
+    ptx::sync_warp();
+  }
+
+  // Rotates this warp's units of a tile, whose high terms are published, once wait() has returned, and fetches the next one's. Rows that the
+  // tile does not have are rotated too, whatever they hold: they are masked.
+  template <class Wait>
+  __device__ __forceinline__ void rotate(Tile& keys, const KeyTile& next_tile, Wait wait) {
+    if constexpr (Short) {
+      fetch(next_tile);
+      wait();
+      rotate_by_round(keys);
+    } else {
+      rotate_ahead(keys, next_tile, wait);
+    }
+    pass(keys);
+  }
+
+  // The lane's row of the first round: of eight lanes in a row no two have the same row & 7, so that they meet in no bank.
+  __device__ __forceinline__ int first_row() const { return Own::first() + ptx::lane_index(); }
+
+  __device__ __forceinline__ void rotate_by_round(Tile& keys) {
+#pragma unroll
+    for (int slot = 0; slot < slots; ++slot) {
+      if (!has(slot)) continue;
+      const int u = unit(slot);
+      unsigned char* const a = keys.bytes + Tile::byte(first_row(), Units::first_rotated(u));
+      unsigned char* const b = keys.bytes + Tile::byte(first_row(), Units::second_rotated(u));
+#pragma unroll 1
+      for (int i = 0; i < rounds; ++i) {
+        uint4 x = ptx::load_16(a + i * round_bytes), y = ptx::load_16(b + i * round_bytes);
+        rotate_by_terms<Config>(x, y, high.terms[u][i].load(), low[slot][0]);
+        ptx::store_16(a + i * round_bytes, x);
+        ptx::store_16(b + i * round_bytes, y);
+      }
+    }
+  }
+
+  // Where a unit has its chunks in the first round: those of further rounds are as far behind as an
   // instruction can say. Each is asked for anew, else the compiler finds every round's by itself.
   struct Places {
     unsigned char *first, *second;
-    const KeyTerms* terms;
 
     __device__ __forceinline__ void load(int round, uint4& x, uint4& y) const {
       x = ptx::load_16(first + round * round_bytes), y = ptx::load_16(second + round * round_bytes);
@@ -208,40 +221,42 @@ struct KeyRotator {
       ptx::store_16(first + round * round_bytes, x);
       ptx::store_16(second + round * round_bytes, y);
     }
-    __device__ __forceinline__ KeyTerms high(int round) const { return terms[round].load(); }
   };
-  __device__ __forceinline__ Places places(const Rows& rows, int unit) const {
-    const int first = Tile::byte(rows.first, Units::first_rotated(unit)), second = Tile::byte(rows.first, Units::second_rotated(unit));
-    unsigned char* const chunk = rows.keys.bytes + ptx::here(first);
-    return {chunk, chunk + (second - first), &high.terms[0][0] + ptx::here(unit * High::rows + rows.carry)};
+  __device__ __forceinline__ Places places(Tile& keys, int unit) const {
+    const int first = Tile::byte(first_row(), Units::first_rotated(unit)), second = Tile::byte(first_row(), Units::second_rotated(unit));
+    unsigned char* const chunk = keys.bytes + ptx::here(first);
+    return {chunk, chunk + (second - first)};
   }
 
   // The compiler moves no load across a store, and puts off the others. So a step's terms are loaded before the stores of the
   // one before, and chunks as soon as others have left their registers, of which there are enough for four steps'.
-  __device__ __forceinline__ void rotate_ahead(const Rows& rows, const KeyTile& next_tile) {
+  template <class Wait>
+  __device__ __forceinline__ void rotate_ahead(Tile& keys, const KeyTile& next_tile, Wait wait) {
     constexpr int steps = slots * rounds, ahead = steps < 4 ? steps : 4;  // a step: 32 keys of a unit
     uint4 x[ahead], y[ahead];
     Places at[slots];
     auto load = [&](int step) {
       const int slot = step / rounds;
-      if (step >= steps || !has(slot)) return;
-      if (step % rounds == 0) at[slot] = places(rows, unit(slot));
-      at[slot].load(step % rounds, x[step % ahead], y[step % ahead]);
+      if (step < steps && has(slot)) at[slot].load(step % rounds, x[step % ahead], y[step % ahead]);
     };
-    auto terms_of = [&](int step) { return at[step / rounds].high(step % rounds); };
-    if (ahead == steps) fetch(next_tile);
+    const KeyTerms* const terms = &high.terms[0][0] + ptx::here(unit(0) * rounds);
+    auto terms_of = [&](int step) { return terms[step / rounds * (Warps * rounds) + step % rounds].load(); };
+    if (steps < 3) fetch(next_tile);
 #pragma unroll
-    for (int step = 0; step < ahead; ++step) load(step);
+    for (int slot = 0; slot < slots; ++slot) at[slot] = places(keys, unit(slot));
     KeyTerms now;
     if (has(0)) now = terms_of(0);
+    wait();
+#pragma unroll
+    for (int step = 0; step < ahead; ++step) load(step);
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
       const int slot = step / rounds;
-      if (ahead < steps && step == (slots - 1) * rounds) fetch(next_tile);  // no sooner: chunks to come leave no registers
+      if (steps > 2 && step == (steps > ahead ? (slots - 1) * rounds : 1)) fetch(next_tile);  // no sooner: chunks leave no registers
       if (!has(slot)) continue;
-      const bool more = step + 1 < steps && has((step + 1) / rounds);
-      const KeyTerms next = more ? terms_of(step + 1) : now;
-      rotate_by_terms<Config>(x[step % ahead], y[step % ahead], now, low[slot]);
+      const bool others = (step + 1) % alike == 0 && step + 1 < steps && has((step + 1) / rounds);
+      const KeyTerms next = others ? terms_of(step + 1) : now;
+      rotate_by_terms<Config>(x[step % ahead], y[step % ahead], now, low[slot][step % alike]);
       at[slot].store(step % rounds, x[step % ahead], y[step % ahead]);
       load(step + ahead);
       now = next;
