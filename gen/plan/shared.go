@@ -22,11 +22,11 @@ const (
 // highTermBytes is the size of struct HighTerms.
 func highTermBytes(s spec.Spec, keys int) int {
 	const unit, unitElements, lowRows = 16, 2 * 8, 1 << abi.RopeLowBits
-	bytes := 4 // of an element of struct KeyTerms
+	rows, bytes := keys/lowRows+1, 4 // of an element of struct KeyTerms
 	if FP16Keys(s, SM90) {
-		bytes = 2
+		rows, bytes = rows-1, 2
 	}
-	return s.Rope.RotaryDim / unit * (keys / lowRows) * unitElements * bytes
+	return s.Rope.RotaryDim / unit * rows * unitElements * bytes
 }
 
 // sharedBytes is the size of the kernel's one shared-memory struct; the

@@ -144,8 +144,9 @@ __device__ __forceinline__ void rotate_keys_for_decode(const AttendParams& param
     rotator.fetch(tile);
     rotator.publish();
     while (tile.exists()) {
+      const int position = first_key_position(tile);
       tile = tile_after<Config::keys>(params, tile, item.run_end);
-      rotator.rotate(shared.key[place.stage], tile, [&]() { ptx::barrier_wait(ptx::shared_address(&shared.key_full[place.stage]), place.parity); });
+      rotator.rotate(shared.key[place.stage], position, tile, [&]() { ptx::barrier_wait(ptx::shared_address(&shared.key_full[place.stage]), place.parity); });
       rotator.publish();
       ptx::fence_async_shared();  // before the next copy to the stage
       ptx::barrier_arrive(ptx::shared_address(&shared.key_rotated[place.stage]));

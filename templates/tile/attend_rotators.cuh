@@ -72,7 +72,7 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
       const KeyTile now = tile;
       tile = tile_after<Config::keys>(params, tile, item.run_end);
       rotator.publish();
-      rotator.rotate(shared.key[key.stage], tile, wait_for_keys);
+      rotator.rotate(shared.key[key.stage], first_key_position(now), tile, wait_for_keys);
       publish_keys();
       // Behind the keys: consumers let go of the queries before only when they have these.
       if (needs_rotation(base, now)) publish_queries(work, now);

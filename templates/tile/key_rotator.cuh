@@ -10,7 +10,9 @@
 // it cost would count, so an angle's terms stay where they are: lane i takes each 32 keys' i-th, and
 // keeps the low terms, of so many positions further than the first's, of its warp's units in
 // registers from tile to tile. The high terms, of the first's position, are common to 32 keys or 64; a tile's are on
-// their way while the tile before is rotated, and in shared memory before its keys are. 32 keys of a unit take about 70
+// their way while the tile before is rotated, and in shared memory before its keys are. (Of fp16 keys, whose
+// bits are to be baked ones', low and high terms are the table's two: lane i takes the keys whose positions end in the bits of i,
+// and high terms are those of multiples of 32.) 32 keys of a unit take about 70
 // instructions, and the tile 2200: a quarter of the issue slots of its products, or by two blocks an eighth of each one's.
 // Of shared memory 64 KiB a tile are read and written, beside 224 KiB by copies and products.
 #pragma once
@@ -88,10 +90,12 @@ __device__ __forceinline__ float4 add_two_angles(const float4& a, const float4& 
   return make_float4(a.x * b.x - a.y * b.y, a.y * b.x + a.x * b.y, a.z * b.z - a.w * b.w, a.w * b.z + a.z * b.w);
 }
 
-// The high terms of the tile that is rotated: of each unit, for the first of each 32 keys, or of each 64.
+// The high terms of the tile that is rotated: of each unit, for the first of each 32 keys, or of each 64; of fp16 keys for
+// each multiple of 32 among their positions or below the first.
 template <class Config>
 struct HighTerms {
-  alignas(16) KeyTerms terms[RotationUnits<Config>::rotated][OwnKeys<Config>::count / 32];
+  static constexpr int rows = OwnKeys<Config>::count / 32 + (fp16_keys<Config> ? 0 : 1);
+  alignas(16) KeyTerms terms[RotationUnits<Config>::rotated][rows];
 };
 
 // One of Warps warps that share out the units of every tile. Short: in as few instructions as
@@ -105,7 +109,7 @@ struct KeyRotator {
   using Own = OwnKeys<Config>;
   static constexpr int lanes = 32, rounds = Own::count / lanes, slots = (Units::rotated + Warps - 1) / Warps, round_bytes = lanes * Tile::row_bytes;
   static constexpr int alike = !Short && rounds == 2 ? 2 : 1;  // rounds with the same high terms: registers have the low terms of so many
-  static constexpr int terms = slots * (rounds / alike), shares = (4 * terms + lanes - 1) / lanes;
+  static constexpr int terms = slots * (alike == 1 ? High::rows : 1), shares = (4 * terms + lanes - 1) / lanes;
   static_assert(1 << Config::rope_low_bits == lanes, "a lane for each row of the low level");
   static_assert(Own::count % lanes == 0, "the lanes take whole rounds of keys");
 
@@ -152,12 +156,12 @@ struct KeyRotator {
   // Loads the high terms of its units for a tile.
   __device__ __forceinline__ void fetch(const KeyTile& tile) {
     const int first = first_key_position(tile) + Own::first(), tokens = tile.end - tile.begin - Own::first();
-    const int last = first + (tokens < Own::count ? tokens : Own::count) - 1;
+    const int last = first + (tokens < Own::count ? tokens : Own::count) - 1, base = fp16_keys<Config> ? first : first & ~(lanes - 1);
 #pragma unroll
     for (int i = 0; i < shares; ++i) {
       const Share s = share(i);
       if (!s.exists) continue;
-      int position = first + s.round * lanes;
+      int position = base + s.round * lanes;
       if (position > last) position = last < 0 ? 0 : last;  // the table may end with the last token's
       const AngleRows rows = angle_rows<Config>(rope, position);
       const int pairs = 2 * chunk_elements * unit(s.slot) + 4 * (ptx::lane_index() % 4);
@@ -178,31 +182,33 @@ struct KeyRotator {
   // Rotates this warp's units of a tile, whose high terms are published, once wait() has returned, and fetches the next one's. Rows that the
   // tile does not have are rotated too, whatever they hold: they are masked.
   template <class Wait>
-  __device__ __forceinline__ void rotate(Tile& keys, const KeyTile& next_tile, Wait wait) {
+  __device__ __forceinline__ void rotate(Tile& keys, int position, const KeyTile& next_tile, Wait wait) {
     if constexpr (Short) {
       fetch(next_tile);
       wait();
-      rotate_by_round(keys);
+      rotate_by_round(keys, fp16_keys<Config> ? 0 : position & (lanes - 1));
     } else {
       rotate_ahead(keys, next_tile, wait);
     }
     pass(keys);
   }
 
-  // The lane's row of the first round: of eight lanes in a row no two have the same row & 7, so that they meet in no bank.
-  __device__ __forceinline__ int first_row() const { return Own::first() + ptx::lane_index(); }
+  // The lane's row of the first round, where the first key is lane `first`'s: of eight lanes in a row no two have the same row & 7, so that
+  // they meet in no bank.
+  __device__ __forceinline__ int first_row(int first = 0) const { return Own::first() + ((ptx::lane_index() - first) & (lanes - 1)); }
 
-  __device__ __forceinline__ void rotate_by_round(Tile& keys) {
+  __device__ __forceinline__ void rotate_by_round(Tile& keys, int first) {
+    const int row = first_row(first), carry = ptx::lane_index() < first;  // the row's multiple of 32 is the next one
 #pragma unroll
     for (int slot = 0; slot < slots; ++slot) {
       if (!has(slot)) continue;
       const int u = unit(slot);
-      unsigned char* const a = keys.bytes + Tile::byte(first_row(), Units::first_rotated(u));
-      unsigned char* const b = keys.bytes + Tile::byte(first_row(), Units::second_rotated(u));
+      unsigned char* const a = keys.bytes + Tile::byte(row, Units::first_rotated(u));
+      unsigned char* const b = keys.bytes + Tile::byte(row, Units::second_rotated(u));
 #pragma unroll 1
       for (int i = 0; i < rounds; ++i) {
         uint4 x = ptx::load_16(a + i * round_bytes), y = ptx::load_16(b + i * round_bytes);
-        rotate_by_terms<Config>(x, y, high.terms[u][i].load(), low[slot][0]);
+        rotate_by_terms<Config>(x, y, high.terms[u][i + carry].load(), low[slot][0]);
         ptx::store_16(a + i * round_bytes, x);
         ptx::store_16(b + i * round_bytes, y);
       }
@@ -232,6 +238,7 @@ struct KeyRotator {
   // one before, and chunks as soon as others have left their registers, of which there are enough for four steps'.
   template <class Wait>
   __device__ __forceinline__ void rotate_ahead(Tile& keys, const KeyTile& next_tile, Wait wait) {
+    static_assert(fp16_keys<Config>, "a round's keys have the same high terms");
     constexpr int steps = slots * rounds, ahead = steps < 4 ? steps : 4;  // a step: 32 keys of a unit
     uint4 x[ahead], y[ahead];
     Places at[slots];
