@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -74,6 +75,7 @@ func TestEncodeFails(t *testing.T) {
 			runtime.Goexit()
 			return nil
 		},
+		"a panic": func(goOn chan struct{}) error { <-goOn; panic("broken") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -84,6 +86,8 @@ func TestEncodeFails(t *testing.T) {
 				for _, got := range results {
 					if r := <-got; r.err == nil || name == "an error" && !errors.Is(r.err, errEncode) {
 						t.Errorf("error %v", r.err)
+					} else if text := r.err.Error(); name == "a panic" && (!strings.Contains(text, "encode panicked: broken") || !strings.Contains(text, "acquire_test.go")) {
+						t.Errorf("error %v, want the panic's value and where it was", r.err)
 					}
 				}
 				if s := c.Stats(); s.EncodeFailures != 1 || s.PagesUsed != 0 || s.Chunks != 0 {
@@ -92,6 +96,16 @@ func TestEncodeFails(t *testing.T) {
 				acquire(t, c, document(1, 6)).Release()
 			})
 		})
+	}
+}
+
+func TestNoEncode(t *testing.T) {
+	c, _ := open(t, 4)
+	if _, err := c.Acquire(t.Context(), document(1, 6), nil); err == nil || !strings.Contains(err.Error(), "encode is nil, want a function") {
+		t.Errorf("error %v", err)
+	}
+	if s := c.Stats(); s.Misses != 0 || s.PagesUsed != 0 || s.Chunks != 0 {
+		t.Errorf("left: %+v", s)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 )
 
@@ -41,7 +42,7 @@ type flight struct {
 // t goes to place t % PageSize of pages[t / PageSize]. It may return when that
 // is queued on [Config.Stream]. It runs on a goroutine of its own; ctx carries
 // the values of the first caller's context and ends when nobody waits for the
-// chunk any more, or the cache is closed.
+// chunk any more, or the cache is closed. Where it panics, the panic is its error.
 type Encode func(ctx context.Context, pages []int32) error
 
 // Chunk is a hold on an encoded document: while it is held, the chunk stays
@@ -136,6 +137,9 @@ func (c *Cache) Acquire(ctx context.Context, d Document, encode Encode) (*Chunk,
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, fmt.Errorf("kvcache: %w", ErrClosed)
+	}
+	if encode == nil {
+		return nil, fmt.Errorf("kvcache: chunk %v: encode is nil, want a function; Get takes a chunk that there is", id)
 	}
 	e := c.chunks[id]
 	switch {
@@ -246,8 +250,18 @@ func (c *Cache) start(ctx context.Context, e *entry, encode Encode) {
 		defer c.working.Done()
 		defer cancel()
 		defer c.land(e, f)
-		f.err = encode(ctx, pages)
+		f.err = encode.call(ctx, pages)
 	}()
+}
+
+// call makes a panic an error.
+func (encode Encode) call(ctx context.Context, pages []int32) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("encode panicked: %v\n%s", v, debug.Stack())
+		}
+	}()
+	return encode(ctx, pages)
 }
 
 // land ends a flight: its waiters get their holds, or the error.

@@ -167,7 +167,8 @@ func (e *Engine) Stream() cuda.Stream { return e.stream }
 // Encode runs the model over a document's tokens, alone and at positions from 0,
 // and calls [Step.Attend] for each layer. Register ends the step; encode must not. It
 // may return when its work is queued on the engine's stream. It runs on a goroutine of
-// its own, and its context ends when nobody waits for the document any more.
+// its own, and its context ends when nobody waits for the document any more. Where it
+// panics, the panic is its error.
 type Encode func(ctx context.Context, s *Step) error
 
 // Register returns a hold on a document's chunk, and encodes it where there is
@@ -175,9 +176,11 @@ type Encode func(ctx context.Context, s *Step) error
 // wait get its error and nothing of it is left. Release the chunk when no
 // further sequence is to be opened with it.
 func (e *Engine) Register(ctx context.Context, tokens []int32, encode Encode) (*kvcache.Chunk, error) {
-	chunk, err := e.cache.Acquire(ctx, kvcache.Document{Tokens: tokens}, func(ctx context.Context, pages []int32) error {
-		return e.encode(ctx, len(tokens), pages, encode)
-	})
+	var write kvcache.Encode // nil where encode is: the cache says so
+	if encode != nil {
+		write = func(ctx context.Context, pages []int32) error { return e.encode(ctx, len(tokens), pages, encode) }
+	}
+	chunk, err := e.cache.Acquire(ctx, kvcache.Document{Tokens: tokens}, write)
 	if err != nil {
 		e.log.Warn("register failed", "tokens", len(tokens), "error", err)
 		return nil, fmt.Errorf("serve: register a document of %d tokens: %w", len(tokens), err)

@@ -201,6 +201,16 @@ func TestNamedErrors(t *testing.T) {
 	}
 	check("a chunk of no tokens", func() error { _, err := b.Engine.Register(ctx, nil, nil); return err }(), "a chunk of no tokens")
 
+	register := func(encode serve.Encode) error {
+		_, err := b.Engine.Register(ctx, toy.Document(1, 9), encode)
+		return err
+	}
+	check("no encode", register(nil), "encode is nil, want a function")
+	check("an encode that panics", register(func(context.Context, *serve.Step) error { panic("broken") }), "encode panicked: broken")
+	if s := b.Engine.Cache().Stats(); s.Chunks != 0 || s.PagesUsed != 0 {
+		t.Errorf("left: %+v", s)
+	}
+
 	// A kernel that goes wrong after its launch.
 	step, err = b.Engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 2}})
 	if err != nil {
