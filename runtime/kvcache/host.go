@@ -87,16 +87,23 @@ func (h *hostTier) release(pages []int32) {
 	h.used -= len(pages)
 }
 
-// victim is what to drop next, or nil.
-func (h *hostTier) victim() *entry {
+// victims is what to drop for n free pages, in order: nil if all that may be
+// dropped would not give as many.
+func (h *hostTier) victims(n int) []*entry {
+	var victims []*entry
+	n -= len(h.free)
 	for _, l := range []*list.List{&h.doubles, &h.only} {
-		for item := l.Front(); item != nil; item = item.Next() {
+		for item := l.Front(); item != nil && n > 0; item = item.Next() {
 			if e := item.Value.(*entry); e.readers == 0 {
-				return e
+				victims = append(victims, e)
+				n -= len(e.host)
 			}
 		}
 	}
-	return nil
+	if n > 0 {
+		return nil
+	}
+	return victims
 }
 
 func (h *hostTier) close() error {
@@ -111,21 +118,24 @@ func (h *hostTier) close() error {
 }
 
 // spill copies an entry's pages to the host tier, and drops what came there
-// the longest ago to make room. It is false where the tier can't take
-// the entry, for the limit or for want of memory.
+// the longest ago to make room. It is false, and nothing is dropped, where the
+// tier can't take the entry, for the limit, for want of memory or for what
+// somebody reads.
 func (c *Cache) spill(e *entry) (bool, error) {
 	if e.host != nil {
 		return true, nil
 	}
 	n := len(e.pages)
 	pages := c.host.take(n)
-	for pages == nil {
-		victim := c.host.victim()
-		if victim == nil || n > c.host.used+len(c.host.free) {
+	if pages == nil { // and the tier is as large as it gets
+		victims := c.host.victims(n)
+		if victims == nil {
 			return false, nil
 		}
-		c.stats.HostDrops++
-		c.dropHost(victim)
+		for _, victim := range victims {
+			c.stats.HostDrops++
+			c.dropHost(victim)
+		}
 		pages = c.host.take(n)
 	}
 	for i, page := range pages {

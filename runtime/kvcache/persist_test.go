@@ -169,6 +169,39 @@ func TestPersistMeanwhile(t *testing.T) {
 	}
 }
 
+// Where what is read leaves too little room in the host tier, nothing is dropped from it in vain.
+func TestSpillBesideReader(t *testing.T) {
+	const tokens = 8000 // more than is written at once
+	pages := shape.Pages(tokens)
+	c, _ := tiered(t, 4*pages, 2*pages)
+	idle, large, read := document(0, tokens), document(10, 2*tokens), document(30, tokens)
+	for _, doc := range []kvcache.Document{idle, large, read} { // the last is written first
+		acquire(t, c, doc).Release()
+	}
+	id := func(doc kvcache.Document) kvcache.ID { return c.Key(doc).ID() }
+	if err := errors.Join(c.Evict(id(idle)), c.Evict(id(read))); err != nil {
+		t.Fatal(err)
+	}
+	err := c.Persist(t.Context(), writerFunc(func(b []byte) (int, error) {
+		if err := c.Drop(id(read)); c.Stats().Chunks == 3 && !errors.Is(err, kvcache.ErrInUse) {
+			t.Errorf("drop of what is read: %v", err)
+		}
+		if err := c.Evict(id(large)); err != nil && !errors.Is(err, kvcache.ErrUnknown) {
+			t.Error(err)
+		}
+		return len(b), nil
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Drop(id(idle)); err != nil {
+		t.Errorf("what was in the host tier: %v", err)
+	}
+	if s := c.Stats(); s.HostDrops != 0 || s.Spills != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // Persist is no use of a chunk: what is evicted next, and dropped next from the host
 // tier, is what would have been without it.
 func TestOrderAfterPersist(t *testing.T) {
