@@ -251,6 +251,10 @@ func TestClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	third, err := s.Fork()
+	if err != nil {
+		t.Fatal(err)
+	}
 	g, err := b.Record(ctx, serve.GraphSize{Tokens: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -258,6 +262,13 @@ func TestClosed(t *testing.T) {
 	defer g.Free()
 	step, err := b.Engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 1}})
 	if err != nil {
+		t.Fatal(err)
+	}
+	attended, err := b.Engine.Schedule(ctx, []serve.Entry{{Sequence: other, Tokens: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Forward(ctx, attended, []int32{1}); err != nil {
 		t.Fatal(err)
 	}
 	encoding, ended := make(chan struct{}), make(chan error)
@@ -282,7 +293,7 @@ func TestClosed(t *testing.T) {
 		"open":           func() error { _, err := b.Engine.Open(nil, 0); return err },
 		"schedule":       func() error { _, err := b.Engine.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 1}}); return err },
 		"capture":        func() error { _, err := b.Engine.Capture(ctx, serve.GraphSize{Tokens: 1}, nil); return err },
-		"place":          func() error { return other.Place(nil, 0) },
+		"place":          func() error { return third.Place(nil, 0) },
 		"graph schedule": func() error { _, err := g.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 1}}); return err },
 		"graph close":    func() error { return g.Close(ctx) },
 		"attend":         func() error { return step.Attend(0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}) },
@@ -292,7 +303,15 @@ func TestClosed(t *testing.T) {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}
-	step.Abort()
+	if err := step.Commit(); !errors.Is(err, serve.ErrClosed) {
+		t.Errorf("commit: error %v", err)
+	}
+	if err := attended.Commit(); !errors.Is(err, serve.ErrClosed) {
+		t.Errorf("commit of a step with all layers: error %v", err)
+	}
+	if err := step.Commit(); !errors.Is(err, serve.ErrEnded) {
+		t.Errorf("a second commit: error %v", err)
+	}
 	if err := s.Close(); err != nil && !errors.Is(err, serve.ErrClosed) {
 		t.Error(err)
 	}

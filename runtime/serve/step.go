@@ -283,8 +283,8 @@ func (s *Step) fail(err error) {
 }
 
 // Commit ends the step: the new tokens are part of their sequences. It does not
-// wait for the device. Where a layer is missing or a launch failed, it aborts
-// the step and says so.
+// wait for the device. Where a layer is missing, a launch failed or the engine is
+// closed, it aborts the step and says so.
 func (s *Step) Commit() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -295,6 +295,11 @@ func (s *Step) Commit() error {
 		return fmt.Errorf("serve: commit: %w", ErrEnded)
 	}
 	err := s.err
+	if err == nil {
+		if err = s.engine.enter(); err == nil {
+			defer s.engine.leave()
+		}
+	}
 	for layer := 0; err == nil && layer < len(s.attended); layer++ {
 		if !s.attended[layer] {
 			err = fmt.Errorf("serve: commit: %w: layer %d of %d was not attended", ErrIncomplete, layer, len(s.attended))
