@@ -3,6 +3,7 @@ package serve_test
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
 	"strings"
 	"sync"
@@ -33,6 +34,19 @@ func TestNewErrors(t *testing.T) {
 		{func(m *serve.Model, _ *serve.Options) { m.Sharing = "both" }, `Sharing is "both", want fastest or bitwise`},
 		{func(m *serve.Model, _ *serve.Options) { m.Batching = "both" }, `Batching is "both", want fastest or bitwise`},
 		{func(m *serve.Model, _ *serve.Options) { m.Scale = 0 }, "Scale is 0"},
+		{func(m *serve.Model, _ *serve.Options) { m.Scale = float32(math.NaN()) }, "Scale is NaN and its RopeScale 1: both must be positive and finite"},
+		{func(m *serve.Model, _ *serve.Options) { m.Scale = float32(math.Inf(1)) }, "Scale is +Inf"},
+		{func(m *serve.Model, _ *serve.Options) { m.Scale = -1 }, "Scale is -1"},
+		{func(m *serve.Model, _ *serve.Options) { m.RopeScale = 0 }, "RopeScale 0: both must be"},
+		{func(m *serve.Model, _ *serve.Options) { m.RopeScale = float32(math.NaN()) }, "RopeScale NaN"},
+		{func(m *serve.Model, _ *serve.Options) { m.RopeScale = float32(math.Inf(-1)) }, "RopeScale -Inf"},
+		{func(m *serve.Model, _ *serve.Options) { m.RopeScale = -1 }, "RopeScale -1"},
+		{func(m *serve.Model, _ *serve.Options) {
+			m.Rope.RotaryDim, m.Rope.Frequencies = 7, m.Rope.Frequencies[:3]
+		}, "Rope rotates 7 of 8 dimensions"},
+		{func(m *serve.Model, _ *serve.Options) { m.Rope.Pairing = "both" }, `Rope.Pairing is "both", want half or interleaved`},
+		{func(m *serve.Model, _ *serve.Options) { m.Window = math.MaxInt32 + 1 }, "Window is 2147483648, SinkTokens 0: want at most 2147483647"},
+		{func(m *serve.Model, _ *serve.Options) { m.SinkTokens = math.MaxInt32 + 1 }, "SinkTokens 2147483648: want at most"},
 		{func(m *serve.Model, _ *serve.Options) { m.Window = -1 }, "Window is -1"},
 		{func(m *serve.Model, _ *serve.Options) { m.MaxPosition = 5000 }, "MaxPosition is 5000, and its RoPE table ends at 4096"},
 		{func(m *serve.Model, _ *serve.Options) { m.Rope.MaxPosition = 0 }, "at positions below 0"},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
@@ -167,16 +168,23 @@ func (m Model) check() error {
 	if m.PageSize < 1 || m.PageSize&(m.PageSize-1) != 0 {
 		errs = append(errs, fmt.Errorf("the model's PageSize is %d, want a power of two", m.PageSize))
 	}
-	if m.Scale == 0 || m.RopeScale == 0 {
-		errs = append(errs, fmt.Errorf("the model's Scale is %g and its RopeScale %g: neither may be 0", m.Scale, m.RopeScale))
+	factor := func(f float32) bool { return f > 0 && f <= math.MaxFloat32 } // so no NaN
+	if !factor(m.Scale) || !factor(m.RopeScale) {
+		errs = append(errs, fmt.Errorf("the model's Scale is %g and its RopeScale %g: both must be positive and finite", m.Scale, m.RopeScale))
 	}
 	if m.Window < 0 || m.SinkTokens < 0 || m.MaxPosition < 0 {
 		errs = append(errs, fmt.Errorf("the model's Window is %d, SinkTokens %d, MaxPosition %d: none may be negative", m.Window, m.SinkTokens, m.MaxPosition))
 	}
+	if max(m.Window, m.SinkTokens) > math.MaxInt32 {
+		errs = append(errs, fmt.Errorf("the model's Window is %d, SinkTokens %d: want at most %d", m.Window, m.SinkTokens, math.MaxInt32))
+	}
 	// A kernel would read behind the end of a table that is smaller than it expects.
-	if r := m.Rope; r.RotaryDim != 0 && (r.RotaryDim < 0 || r.RotaryDim > m.HeadDim || len(r.Frequencies) != r.RotaryDim/2 || r.MaxPosition < 1) {
+	if r := m.Rope; r.RotaryDim != 0 && (r.RotaryDim < 0 || r.RotaryDim%2 != 0 || r.RotaryDim > m.HeadDim || len(r.Frequencies) != r.RotaryDim/2 || r.MaxPosition < 1) {
 		errs = append(errs, fmt.Errorf("the model's Rope rotates %d of %d dimensions, by %d frequencies, at positions below %d: take one of rope.Rule.Resolve",
 			r.RotaryDim, m.HeadDim, len(r.Frequencies), r.MaxPosition))
+	}
+	if p := m.Rope.Pairing; m.Rope.RotaryDim > 0 && p != rope.Half && p != rope.Interleaved {
+		errs = append(errs, fmt.Errorf("the model's Rope.Pairing is %q, want %s or %s", p, rope.Half, rope.Interleaved))
 	}
 	if m.Rope.RotaryDim > 0 && m.MaxPosition > m.Rope.MaxPosition {
 		errs = append(errs, fmt.Errorf("the model's MaxPosition is %d, and its RoPE table ends at %d", m.MaxPosition, m.Rope.MaxPosition))
