@@ -73,7 +73,9 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 	}
 	g := &Graph{engine: e, space: &workspace{fixed: fixed, device: device}}
 	kept := false
+	s := &Step{engine: e, graph: g, space: g.space, recorded: true}
 	defer func() {
+		s.ended = true
 		if !kept { // also where record panics; the copy of its lists may be under way
 			err = errors.Join(err, g.space.settle(context.WithoutCancel(ctx), e), g.destroy())
 		}
@@ -81,7 +83,7 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 	if g.stream, err = dev.NewStream(); err != nil {
 		return nil, err
 	}
-	s := &Step{engine: e, graph: g, space: g.space, stream: g.stream, recorded: true}
+	s.stream = g.stream
 	g.space.reset(true)
 	g.space.groups[decodeGroup].route = e.routes.first[decode]
 	if err := s.place(ctx); err != nil {
@@ -96,7 +98,6 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 		}
 		return record(s)
 	})
-	s.ended = true
 	if err != nil {
 		return nil, err
 	}

@@ -239,9 +239,10 @@ func TestCapturePanic(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
+	var kept *serve.Step
 	capture := func() (panicked any) {
 		defer func() { panicked = recover() }()
-		_, err := e.Capture(t.Context(), serve.GraphSize{Tokens: 1}, func(*serve.Step) error { panic("broken") })
+		_, err := e.Capture(t.Context(), serve.GraphSize{Tokens: 1}, func(s *serve.Step) error { kept = s; panic("broken") })
 		t.Errorf("capture returned %v", err)
 		return nil
 	}
@@ -249,6 +250,9 @@ func TestCapturePanic(t *testing.T) {
 	for range 2 {
 		if panicked := capture(); panicked != "broken" {
 			t.Errorf("panic %v", panicked)
+		}
+		if err := kept.Attend(0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}); !errors.Is(err, serve.ErrEnded) {
+			t.Errorf("attend behind the panic: %v", err)
 		}
 	}
 	if dev.memory != memory || dev.streams != streams {
