@@ -13,7 +13,7 @@ import (
 // NVRTC returns a function for Options.Compile that takes machine code from
 // the cache in cacheDir (empty: none), else makes it with NVRTC and stores it.
 // NVRTC is looked for in toolchainDirs and then where [nvrtc.Find] says, when
-// the first kernel is asked for, and is then kept.
+// the first kernel is asked for; once it is found, it is kept.
 func NVRTC(cacheDir string, toolchainDirs ...string) func(context.Context, Source) ([]byte, error) {
 	return cached(cubincache.Cache{Dir: cacheDir}, func() (compiler, error) {
 		path, err := nvrtc.Find("", toolchainDirs...)
@@ -46,7 +46,7 @@ type compiler interface {
 }
 
 func cached(cache cubincache.Cache, open func() (compiler, error)) func(context.Context, Source) ([]byte, error) {
-	open = sync.OnceValues(open)
+	open = onceFound(open)
 	return func(ctx context.Context, s Source) ([]byte, error) {
 		c, err := open()
 		if err != nil {
@@ -60,5 +60,24 @@ func cached(cache cubincache.Cache, open func() (compiler, error)) func(context.
 			return cubincache.Entry{Cubin: r.Cubin, Log: r.Log}, err
 		})
 		return entry.Cubin, err
+	}
+}
+
+// onceFound calls open until it gives a compiler, and keeps that.
+func onceFound(open func() (compiler, error)) func() (compiler, error) {
+	var mu sync.Mutex
+	var found compiler
+	return func() (compiler, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if found != nil {
+			return found, nil
+		}
+		c, err := open()
+		if err != nil {
+			return nil, err
+		}
+		found = c
+		return c, nil
 	}
 }

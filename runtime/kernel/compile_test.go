@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -86,6 +87,44 @@ func TestCachedWithoutNVRTC(t *testing.T) {
 	if !errors.Is(err, nvrtc.ErrNotFound) {
 		t.Errorf("error %v", err)
 	}
+}
+
+// NVRTC that is installed after the first attempt is found by the next, and opened once.
+func TestCachedFindsNVRTCLater(t *testing.T) {
+	opened, there := 0, false
+	compile := cached(cubincache.Cache{}, func() (compiler, error) {
+		opened++
+		if !there {
+			return nil, nvrtc.ErrNotFound
+		}
+		return emptyCompiler{}, nil
+	})
+	for range 2 {
+		if _, err := compile(t.Context(), Source{}); !errors.Is(err, nvrtc.ErrNotFound) {
+			t.Errorf("error %v", err)
+		}
+	}
+	there = true
+	var wait sync.WaitGroup
+	for range 8 {
+		wait.Go(func() {
+			if _, err := compile(t.Context(), Source{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	if opened != 3 {
+		t.Errorf("opened %d times, want 3", opened)
+	}
+}
+
+// emptyCompiler compiles everything to nothing.
+type emptyCompiler struct{}
+
+func (emptyCompiler) Version() string { return "13.0.88" }
+func (emptyCompiler) Compile(context.Context, nvrtc.Program) (nvrtc.Result, error) {
+	return nvrtc.Result{}, nil
 }
 
 func TestNVRTC(t *testing.T) {
