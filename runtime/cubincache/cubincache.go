@@ -68,6 +68,9 @@ type Cache struct {
 	Dir string // made when the first entry is stored
 }
 
+// ErrUnusable is a folder that can't be read or written: the cache needs another.
+var ErrUnusable = errors.New("the cache can't be used")
+
 // header is the first line of an entry's file; the log and then the cubin
 // follow it.
 type header struct {
@@ -91,7 +94,7 @@ func (c Cache) Get(key Key) (Entry, bool, error) {
 		return Entry{}, false, nil
 	}
 	if err != nil {
-		return Entry{}, false, fmt.Errorf("cubincache: %w", err)
+		return Entry{}, false, fmt.Errorf("cubincache: %w: %w", ErrUnusable, err)
 	}
 	entry, ok := decode(key, file)
 	return entry, ok, nil
@@ -102,8 +105,8 @@ func (c Cache) Get(key Key) (Entry, bool, error) {
 // all processes that ask for one key at a time, one builds and the rest wait for
 // it; if it fails, the next tries. A failed build stores nothing.
 //
-// A folder that can't be written is found before build is called, a full disk
-// after it; both are errors that name the file.
+// A folder that can't be written is found before build is called, and is an
+// [ErrUnusable]; a full disk after it. Both errors name the file.
 func (c Cache) GetOrBuild(ctx context.Context, key Key, build func(context.Context) (Entry, error)) (entry Entry, hit bool, err error) {
 	entry, hit, err = c.Get(key)
 	if hit || err != nil {
@@ -238,11 +241,11 @@ func remove(path string) error {
 // lock takes the key's lock.
 func (c Cache) lock(ctx context.Context, key Key) (unlock func(), err error) {
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
-		return nil, fmt.Errorf("cubincache: the cache can't be written: %w", err)
+		return nil, fmt.Errorf("cubincache: %w: %w", ErrUnusable, err)
 	}
 	unlock, err = filelock.Lock(ctx, c.path(key, ".lock"))
 	if err != nil && ctx.Err() == nil {
-		err = fmt.Errorf("cubincache: the cache can't be written: %w", err)
+		err = fmt.Errorf("cubincache: %w: %w", ErrUnusable, err)
 	}
 	return unlock, err
 }

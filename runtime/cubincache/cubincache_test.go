@@ -243,7 +243,7 @@ func TestUnusableFolder(t *testing.T) {
 			t.Errorf("%s: built before the folder was tried", test.dir)
 			return sample, nil
 		})
-		if !errors.Is(err, test.want) || !strings.Contains(err.Error(), filepath.Dir(test.dir)) {
+		if !errors.Is(err, ErrUnusable) || !errors.Is(err, test.want) || !strings.Contains(err.Error(), filepath.Dir(test.dir)) {
 			t.Errorf("%s: error %v, want %v and the folder's name", test.dir, err, test.want)
 		}
 	}

@@ -2,6 +2,8 @@ package kernel
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -36,7 +38,18 @@ func defaultCompile() func(context.Context, Source) ([]byte, error) {
 		}
 		dir = filepath.Join(user, "kgen")
 	}
-	return NVRTC(filepath.Join(dir, "cubins"), filepath.Join(dir, "toolchain"))
+	return advised(NVRTC(filepath.Join(dir, "cubins"), filepath.Join(dir, "toolchain")))
+}
+
+// advised says what to do where the cache can't be used.
+func advised(compile func(context.Context, Source) ([]byte, error)) func(context.Context, Source) ([]byte, error) {
+	return func(ctx context.Context, s Source) ([]byte, error) {
+		cubin, err := compile(ctx, s)
+		if errors.Is(err, cubincache.ErrUnusable) {
+			err = fmt.Errorf("%w; set KGEN_CACHE_DIR to a folder that can be written", err)
+		}
+		return cubin, err
+	}
 }
 
 // compiler is what is used of an nvrtc.Library.

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -125,6 +127,24 @@ type emptyCompiler struct{}
 func (emptyCompiler) Version() string { return "13.0.88" }
 func (emptyCompiler) Compile(context.Context, nvrtc.Program) (nvrtc.Result, error) {
 	return nvrtc.Result{}, nil
+}
+
+func TestUnusableCache(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c := &fakeCompiler{version: "13.0.88"}
+	open := func() (compiler, error) { return c, nil }
+	dir := filepath.Join(file, "cubins")
+	_, err := advised(cached(cubincache.Cache{Dir: dir}, open))(t.Context(), Source{})
+	if err == nil || !strings.Contains(err.Error(), dir) || !strings.HasSuffix(err.Error(), "; set KGEN_CACHE_DIR to a folder that can be written") {
+		t.Errorf("error %v", err)
+	}
+	c.err = errors.New("failed")
+	if _, err := advised(cached(cubincache.Cache{Dir: t.TempDir()}, open))(t.Context(), Source{}); err != c.err {
+		t.Errorf("error %v, want %v as it is", err, c.err)
+	}
 }
 
 func TestNVRTC(t *testing.T) {
