@@ -13,11 +13,11 @@ import (
 func (c *Cache) LoadFile(ctx context.Context, path string) (int, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return 0, fmt.Errorf("kvcache: load: %w", err)
+		return 0, fmt.Errorf("kvcache: load %s: %w", path, err)
 	}
-	n, err := c.Load(ctx, f)
+	n, err := c.load(ctx, newFileReader(f))
 	if err := errors.Join(err, f.Close()); err != nil {
-		return 0, fmt.Errorf("%s: %w", path, err)
+		return 0, fmt.Errorf("kvcache: load %s: %w", path, err)
 	}
 	return n, nil
 }

@@ -362,7 +362,7 @@ func TestPersistErrors(t *testing.T) {
 		if err := c.PersistFile(context.Background(), path); err == nil || !strings.Contains(err.Error(), "persist to "+path) {
 			t.Errorf("%s: %v", path, err)
 		}
-		if _, err := c.LoadFile(context.Background(), path); err == nil || !strings.Contains(err.Error(), path) {
+		if _, err := c.LoadFile(context.Background(), path); err == nil || !strings.HasPrefix(err.Error(), "kvcache: load "+path+": ") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
