@@ -110,9 +110,6 @@ func Open(path string) (*Library, error) {
 	return l, nil
 }
 
-// Path is where the library was loaded from.
-func (l *Library) Path() string { return l.path }
-
 // Version is the compiler's full version, such as 13.0.88.
 func (l *Library) Version() string { return l.version }
 
