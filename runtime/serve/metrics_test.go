@@ -1,6 +1,7 @@
 package serve_test
 
 import (
+	"context"
 	"errors"
 	"math"
 	"strings"
@@ -75,7 +76,7 @@ func TestFailedEncodeCounts(t *testing.T) {
 	}
 	defer e.Close()
 	refuse = true
-	if _, err := e.Register(t.Context(), []int32{1}, nil); !errors.Is(err, errInjected) {
+	if _, err := e.Register(t.Context(), []int32{1}, func(context.Context, *serve.Step) error { return nil }); !errors.Is(err, errInjected) {
 		t.Fatal(err)
 	}
 	want := "# HELP kgen_step_failures_total Steps that could not be scheduled, or that the device failed.\n" +
