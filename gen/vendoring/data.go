@@ -47,7 +47,7 @@ type kind struct {
 	Attends     bool
 }
 
-// dim is a parameter that gives a size of the grid.
+// dim is a parameter that gives a size of the grid: none, which is one block.
 type dim struct{ Go, C string }
 
 var sizes = map[string][2]dim{
@@ -55,6 +55,7 @@ var sizes = map[string][2]dim{
 	"AttendParams":      {{"ItemCount", "item_count"}, {"KVHeads", "kv_heads"}},
 	"MergeParams":       {{"Tokens", "tokens"}, {"QHeads", "q_heads"}},
 	"MaterialiseParams": {{"CopyCount", "copy_count"}, {"KVHeads", "kv_heads"}},
+	"ScheduleParams":    {},
 }
 
 // target is an architecture taken apart.
@@ -158,9 +159,13 @@ func newData(in Input) (data, error) {
 			continue
 		}
 		params := emit.ParamsStruct(k)
+		grid, known := sizes[params]
+		if !known {
+			return data{}, fmt.Errorf("kind %s: nothing says the grid of its %s", k, params)
+		}
 		d.Kinds = append(d.Kinds, kind{
 			Name: string(k), Title: emit.Title(string(k)), About: emit.About(k),
-			Params: params, X: sizes[params][0], Y: sizes[params][1], Attends: params == "AttendParams",
+			Params: params, X: grid[0], Y: grid[1], Attends: params == "AttendParams",
 		})
 		d.Attends = d.Attends || params == "AttendParams"
 	}

@@ -21,7 +21,7 @@ var specs = map[string]string{
 	"tiny": `
 rope: {type: default, theta: 10000, max_position: 4096}
 cache: {page_size: 16, layout: nhd, encoding: segment}
-kernels: [append, extend, decode, shared_decode, merge]
+kernels: [append, extend, decode, shared_decode, merge, schedule]
 targets: [sm_80, sm_86, sm_90a]
 `,
 	"odd": `
