@@ -13,7 +13,8 @@
 // PartialOut and Rope begin at multiples of 16 bytes ([Aligned]), and token strides
 // are multiples of 8 elements. What else a struct points to begins at a multiple of
 // its own element. On a GPU a launch that breaks this ends the process's use of the
-// device, so launchers refuse it.
+// device. Launchers refuse what CheckAligned finds, the addresses and strides of the
+// first sentence; the rest is the caller's to hold.
 package abi
 
 // DevicePtr is an address in device memory. Zero is the null pointer.
