@@ -47,8 +47,24 @@ type kind struct {
 	Attends     bool
 }
 
-// dim is a parameter that gives a size of the grid: none, which is one block.
-type dim struct{ Go, C string }
+// dim is a parameter that gives a size of the grid; none gives 1.
+type dim struct{ goName, cName string }
+
+// Go is the size, of the parameters p.
+func (d dim) Go() string {
+	if d.goName == "" {
+		return "1"
+	}
+	return "int(p." + d.goName + ")"
+}
+
+// C is the size, of the parameters *p.
+func (d dim) C() string {
+	if d.cName == "" {
+		return "1"
+	}
+	return "p->" + d.cName
+}
 
 var sizes = map[string][2]dim{
 	"AppendParams":      {{"Tokens", "tokens"}, {}},
