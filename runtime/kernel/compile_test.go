@@ -18,14 +18,18 @@ import (
 )
 
 type fakeCompiler struct {
-	version  string
+	version string
+	err     error
+
+	mu       sync.Mutex
 	compiled []nvrtc.Program
-	err      error
 }
 
 func (c *fakeCompiler) Version() string { return c.version }
 
 func (c *fakeCompiler) Compile(_ context.Context, p nvrtc.Program) (nvrtc.Result, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.compiled = append(c.compiled, p)
 	return nvrtc.Result{Cubin: []byte(p.Target + " of " + p.Name), Log: "a remark"}, c.err
 }
@@ -93,13 +97,14 @@ func TestCachedWithoutNVRTC(t *testing.T) {
 
 // NVRTC that is installed after the first attempt is found by the next, and opened once.
 func TestCachedFindsNVRTCLater(t *testing.T) {
+	c := &fakeCompiler{version: "13.0.88"}
 	opened, there := 0, false
 	compile := cached(cubincache.Cache{}, func() (compiler, error) {
 		opened++
 		if !there {
 			return nil, nvrtc.ErrNotFound
 		}
-		return emptyCompiler{}, nil
+		return c, nil
 	})
 	for range 2 {
 		if _, err := compile(t.Context(), Source{}); !errors.Is(err, nvrtc.ErrNotFound) {
@@ -119,14 +124,6 @@ func TestCachedFindsNVRTCLater(t *testing.T) {
 	if opened != 3 {
 		t.Errorf("opened %d times, want 3", opened)
 	}
-}
-
-// emptyCompiler compiles everything to nothing.
-type emptyCompiler struct{}
-
-func (emptyCompiler) Version() string { return "13.0.88" }
-func (emptyCompiler) Compile(context.Context, nvrtc.Program) (nvrtc.Result, error) {
-	return nvrtc.Result{}, nil
 }
 
 func TestUnusableCache(t *testing.T) {
