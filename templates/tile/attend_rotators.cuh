@@ -40,6 +40,7 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
   auto publish_queries = [&](const Work& work, const KeyTile& tile) {
     ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][0]), query.parity ^ 1);
     if (!first && tile.exists()) {
+      // The thread's place is found anew: kept from item to item it would be spilled.
       rotate_query<Config, rotator_threads<Config>, 4>(query_rows<Config>(params, pointer<Item>(params.items)[work.item], work.kv_head), rope,
                                                        rotation_base(tile), query_factor<Config>(params), ptx::here(ptx::thread_index()) - (Config::threads - rotator_threads<Config>), shared.query[query.stage]);
       ptx::fence_async_shared();
