@@ -34,9 +34,9 @@ const aheadGain, apartAheadGain = 0.05, 0.2
 const exchangeGain = 0.09
 
 // pairGain is what it must foretell of a plan for extend by two blocks that have the default's tile otherwise: they read
-// what the default's blocks read, once. Of ones of which it foretells 0.005 to 0.06 the gain is from -0.01 to 0.16, most often
-// 0.02 to 0.08, with head dims 128 and 256 (H100, H200, 2026-11-26).
-const pairGain = 0.0045
+// what the default's blocks read, once. Of ones of which it foretells 0.002 to 0.06 the gain is from -0.02 to 0.34, most often
+// 0.02 to 0.1, with head dims 128 and 256; the more sequences, the more it is (H100, H200, 2026-11-26).
+const pairGain = 0.0015
 
 // enough is the gain that must be foretold of a plan for it to take the default's place.
 func enough(s spec.Spec, p, usual plan.Plan) float64 {

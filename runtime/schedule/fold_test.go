@@ -294,8 +294,18 @@ func TestPartsPerItem(t *testing.T) {
 		{"extend 8 x 64 over 8k", 128, 128, 8, 64, 8192, 8, 16},
 		{"extend 4 x 512 over 8k", 128, 128, 4, 512, 8192, 1, 64},
 		{"extend 32 x 64 over 8k", 128, 128, 32, 64, 8192, 8, 64},
+		// Of two blocks each reads and writes half of an item's partial results.
+		{"extend 64 over 768, two blocks", 256, 128, 1, 64, 768, 1, 2},
+		{"extend 2 x 64 over 1k, two blocks", 256, 128, 2, 64, 1024, 1, 4},
+		{"extend 4 x 64 over 2k, two blocks", 256, 128, 4, 64, 2048, 2, 8},
+		{"extend 8 x 64 over 2k, two blocks", 256, 128, 8, 64, 2048, 4, 8},
+		{"extend 4 x 64 over 2k, two blocks of 64 keys", 256, 64, 4, 64, 2048, 4, 8},
 	} {
-		o := schedule.Options{Rows: c.rows, Group: 4, MaxPosition: 1 << 20, PageSize: 16, Fold: true}.Fill(132, 8, c.keys)
+		blocks := 132
+		if c.rows > 192 {
+			blocks /= 2
+		}
+		o := schedule.Options{Rows: c.rows, Group: 4, MaxPosition: 1 << 20, PageSize: 16, Fold: true}.Fill(blocks, 8, c.keys)
 		var sequences []schedule.Sequence
 		for i := range c.sequences {
 			sequences = append(sequences, schedule.Sequence{
