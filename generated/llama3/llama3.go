@@ -26,6 +26,7 @@
 //	extend      extend_sm90_r256k128s2w16.cu
 //	extend      extend_sm90_r128k128s2w16.cu
 //	extend      extend_sm80_r64k64s1w4.cu
+//	extend      extend_sm90_r256k128s2w12.cu
 //	decode      decode_sm80_r16k16s2w4.cu
 //	decode      decode_sm90_r16k64s3w7.cu
 //	shared_decode shared_decode_sm80_r128k64s1w4.cu
@@ -57,6 +58,7 @@ import (
 //go:embed extend_sm90_r256k128s2w16.cu
 //go:embed extend_sm90_r128k128s2w16.cu
 //go:embed extend_sm80_r64k64s1w4.cu
+//go:embed extend_sm90_r256k128s2w12.cu
 //go:embed decode_sm80_r16k16s2w4.cu
 //go:embed decode_sm90_r16k64s3w7.cu
 //go:embed shared_decode_sm80_r128k64s1w4.cu
@@ -303,6 +305,23 @@ func Bundle() kernel.Bundle {
 				Source:      read("extend_sm80_r64k64s1w4.cu"),
 			},
 			{
+				Kind:        abi.KindExtend,
+				Entry:       "kgen_llama3_extend_sm90_r256k128s2w12",
+				File:        "extend_sm90_r256k128s2w12.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        256,
+				Keys:        128,
+				Stages:      2,
+				Warps:       12,
+				Group:       Group,
+				SharedBytes: 230400,
+				Cluster:     2,
+				Folds:       true,
+				Source:      read("extend_sm90_r256k128s2w12.cu"),
+			},
+			{
 				Kind:        abi.KindDecode,
 				Entry:       "kgen_llama3_decode_sm80_r16k16s2w4",
 				File:        "decode_sm80_r16k16s2w4.cu",
@@ -426,7 +445,8 @@ func Bundle() kernel.Bundle {
 			}},
 			{Target: "sm_90a", Rules: []kernel.Rule{
 				{Kind: abi.KindExtend, Query: 32, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Entry: "kgen_llama3_extend_sm90_r256k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 192, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},

@@ -1293,8 +1293,9 @@ __device__ int parts_per_item(const ScheduleParams& params, const Block<Config>&
     }
   });
   block.sync();
-  // In fractions of a key, so that all is in whole numbers.
-  const long long blocks = params.at_once, key = 64 * blocks, idle = params.rows < product_rows ? 1 : 8;
+  // In fractions of a key, so that all is in whole numbers. (Decode has no tiles of two blocks.)
+  const bool few = params.rows < product_rows;
+  const long long blocks = params.at_once, key = 64 * blocks, idle = few ? 1 : 8, row = few ? 2 : 3, merged = few ? 6 : 3, launch = few ? 128 : 64;
   int best = 0;
   long long least = 0;
 #pragma unroll 1
@@ -1302,8 +1303,8 @@ __device__ int parts_per_item(const ScheduleParams& params, const Block<Config>&
     const LevelSum s = levels[level];
     const long long most = s.heaviest, rounds = (s.items + blocks - 1) / blocks;
     const long long walk = max(key * most, 64 * keys + idle * blocks * most);
-    long long cost = max(walk, rounds * (key * keys / max(1, s.items))) + 64 * (2ll * s.rows + 6ll * s.merged);
-    if (s.merged > 0) cost += 128 * key;
+    long long cost = max(walk, rounds * (key * keys / max(1, s.items))) + 64 * (row * s.rows + merged * s.merged);
+    if (s.merged > 0) cost += launch * key;
     if (level == 0 || cost < least) best = level, least = cost;
     if (least <= walk) break;  // more parts make the heaviest item no lighter
   }
