@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/kgen-project/kgen/gen/emit"
 	"github.com/kgen-project/kgen/gen/vendoring"
@@ -89,31 +90,23 @@ func beside(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+stagedSuffix)
 }
 
-// sweep removes what this build, or one that was killed, has left beside the
-// folders. The caller holds the parent's lock.
+// sweep removes the folders that this build, or one that was killed, has left beside
+// theirs. The caller holds the parent's lock, as whoever stages folders does. Files of such
+// names are of [replaceFile], which has locks of its own.
 func sweep(parent string) error {
-	left, err := filepath.Glob(filepath.Join(globQuote(parent), ".*"+stagedSuffix))
+	entries, err := os.ReadDir(parent)
 	if err != nil {
-		return err
+		return fmt.Errorf("clean up: %w", err)
 	}
-	for _, path := range left {
-		if err := os.RemoveAll(path); err != nil {
+	for _, e := range entries {
+		if !e.IsDir() || e.Name()[0] != '.' || !strings.HasSuffix(e.Name(), stagedSuffix) {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(parent, e.Name())); err != nil {
 			return fmt.Errorf("clean up: %w", err)
 		}
 	}
 	return nil
-}
-
-// globQuote makes a path match itself alone.
-func globQuote(path string) string {
-	var b bytes.Buffer
-	for _, r := range path {
-		if r == '*' || r == '?' || r == '[' || r == '\\' {
-			b.WriteByte('\\')
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
 }
 
 // replaceable says why a folder may not be replaced: because it, or something in
