@@ -113,7 +113,7 @@ func (c *benchCommand) report(ctx context.Context, a *app) (bench.Report, error)
 	if others := a.besides("from", "json", "markdown", "html"); others != nil {
 		return bench.Report{}, usagef("--from shows what was measured; leave out %s", strings.Join(others, ", "))
 	}
-	name, data, err := a.read(c.From)
+	name, data, err := a.read(ctx, c.From)
 	if err != nil {
 		return bench.Report{}, err
 	}
@@ -156,11 +156,11 @@ func (c *benchCommand) cases(s spec.Spec) ([]bench.Case, error) {
 }
 
 func (c *benchCommand) measure(ctx context.Context, a *app) (_ bench.Report, err error) {
-	s, err := a.readSpec(c.Spec)
+	s, err := a.readSpec(ctx, c.Spec)
 	if err != nil {
 		return bench.Report{}, err
 	}
-	entries, err := a.tables(s)
+	entries, err := a.tables(ctx, s)
 	if err != nil {
 		return bench.Report{}, err
 	}

@@ -92,7 +92,7 @@ func (c chosenPlan) by() string {
 }
 
 func (c *buildCommand) Run(ctx context.Context, a *app) error {
-	specs, tables, err := a.readTuned(c.Specs, c.Target)
+	specs, tables, err := a.readTuned(ctx, c.Specs, c.Target)
 	if err != nil {
 		return err
 	}

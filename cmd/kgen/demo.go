@@ -55,7 +55,7 @@ func demoDefaults() map[string]string {
 func (c *demoCommand) Run(ctx context.Context, a *app) error {
 	s, err := demo.SmolLM2()
 	if c.Spec != "" {
-		s, err = a.readSpec(c.Spec)
+		s, err = a.readSpec(ctx, c.Spec)
 	}
 	if err != nil {
 		return err

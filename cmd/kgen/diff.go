@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -36,15 +37,15 @@ type difference struct {
 	B     any    `json:"b"`
 }
 
-func (c *diffCommand) Run(a *app) error {
+func (c *diffCommand) Run(ctx context.Context, a *app) error {
 	if c.A == "-" && c.B == "-" {
 		return usagef("only one of the two can be standard input")
 	}
-	first, err := a.fields(c.A)
+	first, err := a.fields(ctx, c.A)
 	if err != nil {
 		return usageError{err}
 	}
-	second, err := a.fields(c.B)
+	second, err := a.fields(ctx, c.B)
 	if err != nil {
 		return usageError{err}
 	}
@@ -120,7 +121,7 @@ func compare(a, b described) []difference {
 	return differences
 }
 
-func (a *app) fields(path string) (described, error) {
+func (a *app) fields(ctx context.Context, path string) (described, error) {
 	if info, err := os.Stat(path); path != "-" && err == nil && info.IsDir() {
 		data, err := os.ReadFile(filepath.Join(path, emit.ManifestFile))
 		if err != nil {
@@ -132,7 +133,7 @@ func (a *app) fields(path string) (described, error) {
 		}
 		return describeManifest(m)
 	}
-	s, err := a.readSpec(path)
+	s, err := a.readSpec(ctx, path)
 	if err != nil {
 		return described{}, err
 	}

@@ -70,7 +70,7 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 	d.GPU = lookAtGPU(ctx)
 	d.conclude()
 	if d.GPU.Name != "" && d.GPU.Problem == "" {
-		d.Plans = plansOf(d.GPU, d.Build, filepath.Join("specs", tunedFolder), tunedFolder)
+		d.Plans = plansOf(ctx, d.GPU, d.Build, filepath.Join("specs", tunedFolder), tunedFolder)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -193,10 +193,10 @@ func (d *diagnosis) conclude() {
 
 // plansOf says who chooses the plans of a GPU's kernels: a table in one of the folders, or
 // the cost model.
-func plansOf(g gpu, compiler string, folders ...string) string {
+func plansOf(ctx context.Context, g gpu, compiler string, folders ...string) string {
 	for _, folder := range folders {
 		path := filepath.Join(folder, tune.FileName(g.Name))
-		table, err := readTable(path)
+		table, err := readTable(ctx, path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue

@@ -35,14 +35,14 @@ func TestPlansOf(t *testing.T) {
 		{h200.Driver, "nvrtc 12.9.1", h200, "but the compiler was nvrtc 12.9.1 and is now nvrtc 13.0.88"},
 	} {
 		write(c.driver, c.compiler)
-		if got := plansOf(c.gpu, nvrtc, empty, folder); !strings.Contains(got, c.want) {
+		if got := plansOf(t.Context(), c.gpu, nvrtc, empty, folder); !strings.Contains(got, c.want) {
 			t.Errorf("%q does not say %q", got, c.want)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(folder, tune.FileName("NVIDIA H200")), []byte("gpu: ["), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got := plansOf(h200, nvrtc, folder); !strings.Contains(got, "can't be read: ") {
+	if got := plansOf(t.Context(), h200, nvrtc, folder); !strings.Contains(got, "can't be read: ") {
 		t.Error(got)
 	}
 }

@@ -1,6 +1,10 @@
 package main
 
-import "github.com/kgen-project/kgen/gen/importer"
+import (
+	"context"
+
+	"github.com/kgen-project/kgen/gen/importer"
+)
 
 type importCommand struct {
 	Config string `arg:"" help:"A Hugging Face config.json; - is standard input." predictor:"config"`
@@ -12,8 +16,8 @@ func (importCommand) Help() string {
 		`none is dropped.`
 }
 
-func (c *importCommand) Run(a *app) error {
-	name, data, err := a.read(c.Config)
+func (c *importCommand) Run(ctx context.Context, a *app) error {
+	name, data, err := a.read(ctx, c.Config)
 	if err != nil {
 		return err
 	}

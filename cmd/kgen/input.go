@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,36 +13,61 @@ import (
 	"github.com/kgen-project/kgen/gen/spec"
 )
 
-// maxInput is more bytes than any spec or config may have.
+// maxInput is more bytes than anything that kgen reads has.
 const maxInput = 16 << 20
 
 const stdinName = "<stdin>"
 
 // read returns a file's content and its name for messages; "-" is standard input.
-func (a *app) read(path string) (name string, data []byte, err error) {
-	name, from := path, io.Reader(nil)
+func (a *app) read(ctx context.Context, path string) (name string, data []byte, err error) {
+	name = path
 	if path == "-" {
-		name, from = stdinName, a.stdin
+		name = stdinName
+		data, err = readAll(ctx, name, func() (io.ReadCloser, error) { return io.NopCloser(a.stdin), nil })
 	} else {
-		f, err := os.Open(path)
-		if err != nil {
-			return "", nil, usageError{err}
-		}
-		defer f.Close()
-		from = f
+		data, err = readFile(ctx, path)
 	}
-	data, err = io.ReadAll(io.LimitReader(from, maxInput+1))
 	if err != nil {
 		return "", nil, usageError{err}
-	}
-	if len(data) > maxInput {
-		return "", nil, usagef("%s has more than %s: it is neither a spec nor a config.json", name, sizeText(maxInput))
 	}
 	return name, data, nil
 }
 
+func readFile(ctx context.Context, path string) ([]byte, error) {
+	return readAll(ctx, path, func() (io.ReadCloser, error) { return os.Open(path) })
+}
+
+// readAll reads what open opens. A pipe or a terminal may give nothing for long, and a named
+// pipe may not even open: readAll waits no longer than until ctx is done.
+func readAll(ctx context.Context, name string, open func() (io.ReadCloser, error)) ([]byte, error) {
+	type result struct {
+		data []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		f, err := open()
+		if err != nil {
+			done <- result{err: err}
+			return
+		}
+		defer f.Close()
+		data, err := io.ReadAll(io.LimitReader(f, maxInput+1))
+		done <- result{data, err}
+	}()
+	select {
+	case r := <-done:
+		if r.err == nil && len(r.data) > maxInput {
+			return nil, fmt.Errorf("%s has more than %s, as nothing that kgen reads has", name, sizeText(maxInput))
+		}
+		return r.data, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // readSpecs parses all the files before it reports what is wrong with any.
-func (a *app) readSpecs(paths []string) ([]spec.Spec, error) {
+func (a *app) readSpecs(ctx context.Context, paths []string) ([]spec.Spec, error) {
 	var specs []spec.Spec
 	var bad spec.Errors
 	from := map[string]string{}
@@ -51,7 +77,7 @@ func (a *app) readSpecs(paths []string) ([]spec.Spec, error) {
 				return nil, usagef("%s is given twice", path)
 			}
 		}
-		name, data, err := a.read(path)
+		name, data, err := a.read(ctx, path)
 		if err != nil {
 			return nil, err
 		}
@@ -76,8 +102,8 @@ func (a *app) readSpecs(paths []string) ([]spec.Spec, error) {
 	return specs, nil
 }
 
-func (a *app) readSpec(path string) (spec.Spec, error) {
-	specs, err := a.readSpecs([]string{path})
+func (a *app) readSpec(ctx context.Context, path string) (spec.Spec, error) {
+	specs, err := a.readSpecs(ctx, []string{path})
 	if err != nil {
 		return spec.Spec{}, err
 	}

@@ -31,7 +31,7 @@ func (inspectCommand) Help() string {
 }
 
 func (c *inspectCommand) Run(ctx context.Context, a *app) error {
-	specs, tables, err := a.readTuned([]string{c.Spec}, c.Target)
+	specs, tables, err := a.readTuned(ctx, []string{c.Spec}, c.Target)
 	if err != nil {
 		return err
 	}

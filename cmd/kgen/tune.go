@@ -45,7 +45,7 @@ func (tuneCommand) Help() string {
 }
 
 func (c *tuneCommand) Run(ctx context.Context, a *app) error {
-	s, err := a.readSpec(c.Spec)
+	s, err := a.readSpec(ctx, c.Spec)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (c *tuneCommand) Run(ctx context.Context, a *app) error {
 		if others := a.besides("score", "json"); others != nil {
 			return usagef("--score measures nothing; leave out %s", strings.Join(others, ", "))
 		}
-		return c.score(a, s)
+		return c.score(ctx, a, s)
 	}
 	o := tune.Options{Candidates: c.Candidates, Repeats: c.Repeats, CheckCases: c.CheckCases, Budget: c.Budget, Seed: c.Seed}
 	if c.Candidates < 1 || c.Repeats < 1 || c.CheckCases < 1 || c.Budget < 0 {
@@ -224,7 +224,7 @@ func (c *tuneCommand) tune(ctx context.Context, a *app, s spec.Spec, m tune.Mach
 	if path == "" {
 		path = filepath.Join(filepath.Dir(c.Spec), tunedFolder, tune.FileName(id.GPU))
 	}
-	table, err := tableOf(path, id.GPU)
+	table, err := tableOf(ctx, path, id.GPU)
 	if err != nil {
 		return tune.Entry{}, path, err
 	}
@@ -260,7 +260,7 @@ func (c *tuneCommand) tune(ctx context.Context, a *app, s spec.Spec, m tune.Mach
 	} else {
 		entry.Identity, entry.Date = id, time.Now().UTC().Format(time.DateOnly)
 		err = changeFile(path, func() ([]byte, error) {
-			table, err := tableOf(path, id.GPU) // again: another run may have written to it
+			table, err := tableOf(ctx, path, id.GPU) // again: another run may have written to it
 			return table.With(entry).Marshal(), err
 		})
 		keep = keep || err != nil
@@ -273,8 +273,8 @@ func (c *tuneCommand) tune(ctx context.Context, a *app, s spec.Spec, m tune.Mach
 
 // tableOf reads the table at path, which must be of a GPU model; where there is none it is
 // an empty one.
-func tableOf(path, gpu string) (tune.Table, error) {
-	table, err := readTable(path)
+func tableOf(ctx context.Context, path, gpu string) (tune.Table, error) {
+	table, err := readTable(ctx, path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return tune.Table{GPU: gpu}, nil
@@ -382,8 +382,8 @@ func (r tuneReport) print(a *app, rows [][]string) error {
 }
 
 // score compares the cost model with a table.
-func (c *tuneCommand) score(a *app, s spec.Spec) error {
-	table, err := readTable(c.Score)
+func (c *tuneCommand) score(ctx context.Context, a *app, s spec.Spec) error {
+	table, err := readTable(ctx, c.Score)
 	if err != nil {
 		return usageError{err}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,15 +20,8 @@ import (
 // tunedFolder is beside a spec, and has a table for each GPU model.
 const tunedFolder = "tuned"
 
-func readTable(path string) (tune.Table, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return tune.Table{}, err
-	}
-	if info.Size() > maxInput {
-		return tune.Table{}, fmt.Errorf("%s has more than %s: it is no table", path, sizeText(maxInput))
-	}
-	data, err := os.ReadFile(path)
+func readTable(ctx context.Context, path string) (tune.Table, error) {
+	data, err := readFile(ctx, path)
 	if err != nil {
 		return tune.Table{}, err
 	}
@@ -36,7 +30,7 @@ func readTable(path string) (tune.Table, error) {
 
 // readTables reads all tables of a folder, which need not be there. The error is
 // [spec.Errors] where it is of what a table says.
-func readTables(folder string) ([]tune.Table, error) {
+func readTables(ctx context.Context, folder string) ([]tune.Table, error) {
 	files, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -52,7 +46,7 @@ func readTables(folder string) ([]tune.Table, error) {
 		if f.IsDir() || filepath.Ext(path) != ".yaml" || f.Name()[0] == '.' {
 			continue
 		}
-		table, err := readTable(path)
+		table, err := readTable(ctx, path)
 		if errs := (spec.Errors)(nil); errors.As(err, &errs) {
 			bad = append(bad, errs...)
 			continue
@@ -73,12 +67,12 @@ func readTables(folder string) ([]tune.Table, error) {
 
 // readTuned reads specs and their tables; targets given on the command line then take the
 // place of the specs', for tables are of specs as their files have them.
-func (a *app) readTuned(paths, targets []string) ([]spec.Spec, [][]tune.Entry, error) {
-	specs, err := a.readSpecs(paths)
+func (a *app) readTuned(ctx context.Context, paths, targets []string) ([]spec.Spec, [][]tune.Entry, error) {
+	specs, err := a.readSpecs(ctx, paths)
 	if err != nil {
 		return nil, nil, err
 	}
-	tables, err := a.allTables(specs)
+	tables, err := a.allTables(ctx, specs)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -86,8 +80,8 @@ func (a *app) readTuned(paths, targets []string) ([]spec.Spec, [][]tune.Entry, e
 }
 
 // tables are what was tuned of a spec: see allTables.
-func (a *app) tables(s spec.Spec) ([]tune.Entry, error) {
-	all, err := a.allTables([]spec.Spec{s})
+func (a *app) tables(ctx context.Context, s spec.Spec) ([]tune.Entry, error) {
+	all, err := a.allTables(ctx, []spec.Spec{s})
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +92,7 @@ func (a *app) tables(s spec.Spec) ([]tune.Entry, error) {
 // folder tuned beside its file. An entry of another digest is left out, with a
 // sentence, but where it was another sharing or batching that was measured, whose plans serve
 // too; one with a plan that can't be a kernel is an error of its file.
-func (a *app) allTables(specs []spec.Spec) ([][]tune.Entry, error) {
+func (a *app) allTables(ctx context.Context, specs []spec.Spec) ([][]tune.Entry, error) {
 	all := make([][]tune.Entry, len(specs))
 	var bad spec.Errors
 	read := map[string][]tune.Table{} // by folder
@@ -111,7 +105,7 @@ func (a *app) allTables(specs []spec.Spec) ([][]tune.Entry, error) {
 		tables, known := read[folder]
 		if !known {
 			var err error
-			tables, err = readTables(folder)
+			tables, err = readTables(ctx, folder)
 			if errs := (spec.Errors)(nil); errors.As(err, &errs) {
 				bad = append(bad, errs...)
 			} else if err != nil {

@@ -26,7 +26,7 @@ func (vendorCommand) Help() string {
 }
 
 func (c *vendorCommand) Run(ctx context.Context, a *app) error {
-	specs, tables, err := a.readTuned([]string{c.Spec}, c.Target)
+	specs, tables, err := a.readTuned(ctx, []string{c.Spec}, c.Target)
 	if err != nil {
 		return err
 	}

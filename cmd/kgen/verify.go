@@ -40,11 +40,11 @@ func (verifyCommand) Help() string {
 }
 
 func (c *verifyCommand) Run(ctx context.Context, a *app) error {
-	s, err := a.readSpec(c.Spec)
+	s, err := a.readSpec(ctx, c.Spec)
 	if err != nil {
 		return err
 	}
-	entries, err := a.tables(s)
+	entries, err := a.tables(ctx, s)
 	if err != nil {
 		return err
 	}
