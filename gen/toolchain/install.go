@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,7 +102,7 @@ func (c component) install(ctx context.Context, dir string, o InstallOptions) (e
 	}); err != nil {
 		return fmt.Errorf("toolchain: install %s: %w", c.folder, err)
 	}
-	if found, _ := filepath.Glob(filepath.Join(temp, c.has)); len(found) == 0 { // the pattern is well formed
+	if found, _ := fs.Glob(os.DirFS(temp), c.has); len(found) == 0 { // the pattern is well formed
 		return fmt.Errorf("toolchain: install %s: pip ended well, but there is no %s in %v", c.folder, c.has, c.packages)
 	}
 	if err := os.Rename(temp, filepath.Join(dir, c.folder)); err != nil {

@@ -7,10 +7,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +29,7 @@ type Tools struct {
 
 // Find looks for each tool in dir, where [Install] put it, then in the
 // toolkits that CUDA_HOME and CUDA_PATH name, in /usr/local/cuda, and in the
-// system's folders.
+// system's folders. An empty dir is none.
 func Find(dir string) Tools {
 	library, err := nvrtc.Find("", dir)
 	if err != nil {
@@ -37,23 +39,21 @@ func Find(dir string) Tools {
 }
 
 func program(dir, name string) string {
-	patterns := []string{filepath.Join(dir, "*", "nvidia", "cu*", "bin", name)}
+	found, _ := fs.Glob(os.DirFS(dir), "*/nvidia/cu*/bin/"+name) // the pattern is well formed
+	slices.Reverse(found)
+	for i := range found {
+		found[i] = filepath.Join(dir, found[i])
+	}
 	for _, variable := range []string{"CUDA_HOME", "CUDA_PATH"} {
 		if home := os.Getenv(variable); home != "" {
-			patterns = append(patterns, filepath.Join(home, "bin", name))
+			found = append(found, filepath.Join(home, "bin", name))
 		}
 	}
-	patterns = append(patterns, filepath.Join("/usr/local/cuda/bin", name))
-	for _, pattern := range patterns {
-		found, _ := filepath.Glob(pattern) // a folder's name that is no pattern finds nothing
-		for i := len(found) - 1; i >= 0; i-- {
-			if path, err := exec.LookPath(found[i]); err == nil {
-				return path
-			}
+	found = append(found, filepath.Join("/usr/local/cuda/bin", name), name)
+	for _, file := range found {
+		if path, err := exec.LookPath(file); err == nil {
+			return path
 		}
-	}
-	if path, err := exec.LookPath(name); err == nil {
-		return path
 	}
 	return ""
 }

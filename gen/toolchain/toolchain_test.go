@@ -43,11 +43,11 @@ func fakePython(t *testing.T, text string) (python, runs string) {
 case "$*" in *--version) exit;; esac
 echo "$@" >> `+runs+`
 while [ "$1" != --target ]; do shift; done
-mkdir -p $2/nvidia/cu13/lib $2/nvidia/cu13/bin
-touch $2/nvidia/cu13/lib/libnvrtc.so.13
+mkdir -p "$2"/nvidia/cu13/lib "$2"/nvidia/cu13/bin
+touch "$2"/nvidia/cu13/lib/libnvrtc.so.13
 case "$*" in
-*nvdisasm*) printf '#!/bin/sh\n' > $2/nvidia/cu13/bin/nvdisasm; chmod +x $2/nvidia/cu13/bin/nvdisasm;;
-*nvcc*) printf '#!/bin/sh\n' > $2/nvidia/cu13/bin/nvcc; chmod +x $2/nvidia/cu13/bin/nvcc;;
+*nvdisasm*) printf '#!/bin/sh\n' > "$2"/nvidia/cu13/bin/nvdisasm; chmod +x "$2"/nvidia/cu13/bin/nvdisasm;;
+*nvcc*) printf '#!/bin/sh\n' > "$2"/nvidia/cu13/bin/nvcc; chmod +x "$2"/nvidia/cu13/bin/nvcc;;
 esac
 echo the message of pip
 `+text+"\n", dir, "python3")
@@ -56,7 +56,7 @@ echo the message of pip
 
 func TestInstall(t *testing.T) {
 	python, runs := fakePython(t, "")
-	dir := filepath.Join(t.TempDir(), "kgen", "toolchain")
+	dir := filepath.Join(t.TempDir(), "kgen [13]", "toolchain")
 	write(t, 0o644, "of an install that was killed", dir, ".new", "file")
 	var out bytes.Buffer
 	if err := Install(t.Context(), dir, InstallOptions{Python: python, Out: &out}); err != nil {
@@ -189,6 +189,29 @@ func TestFindProgram(t *testing.T) {
 	}
 	if got := Find(filepath.Join(root, "none")).NVCC; got != inPath {
 		t.Errorf("nvcc is %s, want PATH's %s", got, inPath)
+	}
+}
+
+// Where there is no folder of installed tools, those below the working folder are nobody's; the
+// name of one may have a pattern's signs.
+func TestFindInOddFolders(t *testing.T) {
+	root := t.TempDir()
+	for _, name := range []string{"CUDA_HOME", "CUDA_PATH", "PATH", "LD_LIBRARY_PATH"} {
+		t.Setenv(name, "")
+	}
+	files := Tools{
+		NVRTC:    write(t, 0o644, "", root, "tools [13]", "nvrtc-13.0", "nvidia", "cu13", "lib", "libnvrtc.so.13"),
+		NVCC:     write(t, 0o755, "", root, "tools [13]", "nvcc-13.0", "nvidia", "cu13", "bin", "nvcc"),
+		Nvdisasm: write(t, 0o755, "", root, "tools [13]", "nvdisasm-13.0", "nvidia", "cu13", "bin", "nvdisasm"),
+	}
+	dir := filepath.Join(root, "tools [13]")
+	if got := Find(dir); got != files {
+		t.Errorf("in %s: %+v, want %+v", dir, got, files)
+	}
+	t.Chdir(dir)
+	none := Find(filepath.Join(root, "none"))
+	if got := Find(""); got != none {
+		t.Errorf("without a folder: %+v, want %+v", got, none)
 	}
 }
 

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -43,13 +45,13 @@ func Find(path string, dirs ...string) (string, error) {
 	return "", ErrNotFound
 }
 
-// findIn looks for libnvrtc in a folder, in the library folders of a toolkit
+// findIn looks for libnvrtc in a folder that has a name, in the library folders of a toolkit
 // there, and in those of wheels installed there or in a folder below.
 func findIn(dir string) string {
 	for _, sub := range []string{".", "lib64", "lib", "targets/*/lib", "nvidia/cu*/lib", "*/nvidia/cu*/lib"} {
-		found, _ := filepath.Glob(filepath.Join(dir, sub, "libnvrtc.so*")) // the pattern is well formed
+		found, _ := fs.Glob(os.DirFS(dir), path.Join(sub, "libnvrtc.so*")) // the pattern is well formed
 		if len(found) > 0 {
-			return newest(found)
+			return filepath.Join(dir, newest(found))
 		}
 	}
 	return ""
@@ -62,7 +64,8 @@ func builtinsBeside(path string) string {
 		path = real
 	}
 	want := version(path)
-	found, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "libnvrtc-builtins.so*")) // the pattern is well formed
+	dir := filepath.Dir(path)
+	found, _ := fs.Glob(os.DirFS(dir), "libnvrtc-builtins.so*") // the pattern is well formed
 	found = slices.DeleteFunc(found, func(name string) bool {
 		has := version(name)
 		n := min(len(has), len(want))
@@ -71,7 +74,7 @@ func builtinsBeside(path string) string {
 	if len(found) == 0 {
 		return ""
 	}
-	return newest(found)
+	return filepath.Join(dir, newest(found))
 }
 
 func newest(libraries []string) string {
