@@ -14,7 +14,6 @@ import (
 	"github.com/kgen-project/kgen/gen/build"
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
-	"github.com/kgen-project/kgen/gen/toolchain"
 	"github.com/kgen-project/kgen/gen/tune"
 	"github.com/kgen-project/kgen/gen/verify"
 	"github.com/kgen-project/kgen/runtime/cuda"
@@ -222,9 +221,7 @@ func (c *benchCommand) measure(ctx context.Context, a *app) (_ bench.Report, err
 	m := measurement{command: c, app: a, dev: graphs, spec: s, places: p}
 	info := dev.Info()
 	now := tune.Identity{GPU: info.Name, Driver: info.Driver}
-	if nvrtc, err := build.FindCompiler(ctx, build.NVRTC, toolchain.Find(p.toolchain), p.versions); err == nil {
-		now.Compiler = compilerName(nvrtc) // else from the cache alone, whatever compiled it
-	}
+	now.Compiler = p.usualCompiler(ctx, build.NVRTC) // without one from the cache alone, whatever compiled it
 	tuned, err := a.rules(s, s, entries, now)
 	if err != nil {
 		return bench.Report{}, err

@@ -131,7 +131,7 @@ func (a *app) compileTuned(ctx context.Context, choice build.Choice, all []gener
 		return err
 	}
 	defer c.stop()
-	if err := a.tune(all, tables, c.compiler); err != nil {
+	if err := a.tune(all, tables, compilerName(c.compiler)); err != nil {
 		return err
 	}
 	return a.compile(ctx, c, all)

@@ -11,6 +11,7 @@ import (
 	"github.com/kgen-project/kgen/gen/emit"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/gen/toolchain"
+	"github.com/kgen-project/kgen/gen/tune"
 )
 
 type inspectCommand struct {
@@ -39,8 +40,13 @@ func (c *inspectCommand) Run(ctx context.Context, a *app) error {
 	if err := onlyKinds(&specs[0], c.Kernel); err != nil {
 		return err
 	}
+	compiler := ""
+	if c.Shape != "" || c.CUDA {
+		p, _ := a.places() // without a cache there may be a compiler all the same
+		compiler = p.usualCompiler(ctx, c.Compiler)
+	}
 	if c.Shape != "" {
-		return a.shape(specs[0], tables[0], c.Shape)
+		return a.shape(specs[0], tables[0], tune.Identity{Compiler: compiler}, c.Shape)
 	}
 	all, err := plannable(specs)
 	if err != nil {
@@ -48,7 +54,7 @@ func (c *inspectCommand) Run(ctx context.Context, a *app) error {
 	}
 	all[0].whole = whole
 	if c.CUDA {
-		if err := a.tune(all, tables, nil); err != nil {
+		if err := a.tune(all, tables, compiler); err != nil {
 			return err
 		}
 		for _, k := range all[0].output.Kernels {
@@ -63,7 +69,7 @@ func (c *inspectCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer compilation.stop()
-	if err := a.tune(all, tables, compilation.compiler); err != nil {
+	if err := a.tune(all, tables, compilerName(compilation.compiler)); err != nil {
 		return err
 	}
 	if c.PTX {

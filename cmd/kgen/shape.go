@@ -16,8 +16,8 @@ import (
 const modelled = 4
 
 // shape prints which plan the sequences of a case get on each GPU model that has a
-// table, and on any other of each target; and what the cost model says of them.
-func (a *app) shape(s spec.Spec, entries []tune.Entry, text string) error {
+// table that is of now, and on any other of each target; and what the cost model says of them.
+func (a *app) shape(s spec.Spec, entries []tune.Entry, now tune.Identity, text string) error {
 	c, err := bench.ParseCase(text)
 	if err != nil {
 		return usagef("%v", err)
@@ -32,7 +32,7 @@ func (a *app) shape(s spec.Spec, entries []tune.Entry, text string) error {
 	var chosen [][]string
 	sources := sourcesOf(s)
 	for _, e := range entries {
-		if !slices.Contains(s.Targets, e.Target) {
+		if !slices.Contains(s.Targets, e.Target) || !a.current(e, now) {
 			continue
 		}
 		kernels, err := sources(e.Target)

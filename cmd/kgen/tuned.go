@@ -13,6 +13,7 @@ import (
 	"github.com/kgen-project/kgen/gen/emit"
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/gen/toolchain"
 	"github.com/kgen-project/kgen/gen/tune"
 	"github.com/kgen-project/kgen/templates"
 )
@@ -142,14 +143,20 @@ func (a *app) allTables(ctx context.Context, specs []spec.Spec) ([][]tune.Entry,
 // compilerName is a compiler as tables have it.
 func compilerName(c build.Compiler) string { return c.ID() + " " + c.Version() }
 
-// tune emits specs, with the plans of their tables. c is what will compile them, or nil.
-func (a *app) tune(all []generated, tables [][]tune.Entry, c build.Compiler) (err error) {
-	var now tune.Identity
-	if c != nil {
-		now.Compiler = compilerName(c)
+// usualCompiler is the name of what a build would compile with; "" where there is nothing.
+func (p places) usualCompiler(ctx context.Context, choice build.Choice) string {
+	c, err := build.FindCompiler(ctx, choice, toolchain.Find(p.toolchain), p.versions)
+	if err != nil {
+		return ""
 	}
+	return compilerName(c)
+}
+
+// tune emits specs, with the plans of their tables; not of those that were measured with
+// another compiler than this, unless it is "".
+func (a *app) tune(all []generated, tables [][]tune.Entry, compiler string) (err error) {
 	for i := range all {
-		tuned, err := a.rules(all[i].spec, all[i].whole, tables[i], now)
+		tuned, err := a.rules(all[i].spec, all[i].whole, tables[i], tune.Identity{Compiler: compiler})
 		if err != nil {
 			return err
 		}
