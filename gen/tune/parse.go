@@ -5,7 +5,9 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
 	"gopkg.in/yaml.v3"
 
@@ -87,7 +89,7 @@ func (r *reader) each(n *yaml.Node, path string, read func(name string, key, val
 		if path != "" {
 			at = path + "." + key.Value
 		}
-		if key.Kind != yaml.ScalarNode || seen[key.Value] {
+		if key.Kind != yaml.ScalarNode || seen[key.Value] || hasControl(key.Value) {
 			r.fail(key, path, "%q is no field's name, or is given twice", key.Value)
 			continue
 		}
@@ -120,6 +122,23 @@ func (r *reader) text(to *string) func(*yaml.Node, string) {
 			r.fail(n, path, "want a text")
 			return
 		}
+		if hasControl(n.Value) {
+			r.fail(n, path, "%q has a control character", n.Value)
+			return
+		}
+		*to = n.Value
+	}
+}
+
+// hasControl says whether a text has what a terminal takes for a command.
+func hasControl(text string) bool { return strings.ContainsFunc(text, unicode.IsControl) }
+
+func (r *reader) date(to *string) func(*yaml.Node, string) {
+	return func(n *yaml.Node, path string) {
+		if _, err := time.Parse(time.DateOnly, n.Value); n.Kind != yaml.ScalarNode || err != nil {
+			r.fail(n, path, "%q is not a date such as 2026-11-21", n.Value)
+			return
+		}
 		*to = n.Value
 	}
 }
@@ -141,8 +160,8 @@ func (r *reader) integer(to *int, low, high, multiple int) func(*yaml.Node, stri
 func (r *reader) number(to *float64) func(*yaml.Node, string) {
 	return func(n *yaml.Node, path string) {
 		v, err := strconv.ParseFloat(n.Value, 64)
-		if n.Kind != yaml.ScalarNode || err != nil || v != v || v > 1e12 || v < -1e12 {
-			r.fail(n, path, "%q is not a number", n.Value)
+		if n.Kind != yaml.ScalarNode || err != nil || !(v >= 0 && v <= mostNumber) {
+			r.fail(n, path, "%q is not a number from 0 to %g", n.Value, mostNumber)
 			return
 		}
 		*to = v
@@ -166,7 +185,7 @@ func (r *reader) entry(e *Entry, n *yaml.Node, path string) {
 	target := ""
 	r.fields(n, path, map[string]func(*yaml.Node, string){
 		"digest": r.text(&e.Digest), "driver": r.text(&e.Driver), "compiler": r.text(&e.Compiler),
-		"sources": r.text(&e.Sources), "date": r.text(&e.Date),
+		"sources": r.text(&e.Sources), "date": r.date(&e.Date),
 		"target": func(n *yaml.Node, path string) {
 			r.text(&target)(n, path)
 			if e.Target = spec.Target(target); !slices.Contains(spec.AllTargets, e.Target) {
@@ -270,6 +289,7 @@ const (
 	mostFill, mostTokens                            = 10000, 1 << 20
 	mostLength                                      = 1 << 30
 	mostChoices                                     = 9 // of a kind
+	mostNumber                                      = 1e12
 )
 
 func (r *reader) choice(n *yaml.Node, path string) Choice {

@@ -149,7 +149,7 @@ func TestWhatTuningChoosesReadsBack(t *testing.T) {
 					for _, e := range append(f.cuts([]entrant{one}), one) {
 						table.Entries = append(table.Entries, Entry{
 							Identity: Identity{Spec: fmt.Sprintf("s%d", len(table.Entries)), Digest: "x", Target: target, Driver: "x", Compiler: "x", Sources: "x"},
-							Date:     "x", Kinds: []KindTable{{Kind: kind, Default: plans[0].Layout(), Choices: []Choice{{Setting: e.Setting}}}},
+							Date:     "2026-11-21", Kinds: []KindTable{{Kind: kind, Default: plans[0].Layout(), Choices: []Choice{{Setting: e.Setting}}}},
 						})
 					}
 				}
@@ -199,6 +199,16 @@ func TestTableErrors(t *testing.T) {
 		{"blocks", "stages: 3, warps: 8}", "stages: 3, warps: 8, blocks: 9}", `choices[0].plan.blocks: "9" is not a whole number from 1 to 8`},
 		{"a part below a tile", "tokens: 256", "tokens: 32", "specs.llama3.kinds.extend.choices[0].tokens: parts of 32 tokens are smaller than a tile of 64 keys or a page of 16"},
 		{"a negative cut", "fill: 200", "fill: -1", `choices[0].fill: "-1" is not a whole number from 1 to 10000`},
+		{"no date", `date: "2026-11-21"`, "date: yesterday", `t.yaml:10:11: specs.llama3.date: "yesterday" is not a date such as 2026-11-21`},
+		{"a day that is none", `date: "2026-11-21"`, "date: 2026-02-30", `"2026-02-30" is not a date`},
+		{"a negative gain", "gain: ", "gain: -", `choices[0].gain: "-0.0525" is not a number from 0 to 1e+12`},
+		{"an infinite gain", "gain: 0.0525", "gain: .inf", `choices[0].gain: ".inf" is not a number`},
+		{"an endless gain", "gain: 0.0525", "gain: Inf", `choices[0].gain: "Inf" is not a number`},
+		{"a gain that is no number", "gain: 0.0525", "gain: NaN", `choices[0].gain: "NaN" is not a number`},
+		{"a negative spread", "spread: ", "spread: -", `.spread: "-0.0012" is not a number from 0 to 1e+12`},
+		{"a negative time", "sm90_r128k128s2w12: 42.1", "sm90_r128k128s2w12: -42.1", `"-42.100" is not a number from 0 to 1e+12`},
+		{"a control character", `driver: "`, `driver: "\e[31m`, `specs.llama3.driver: "\x1b[31m`},
+		{"one in a field's name", "    driver:", `    "dri\aver":`, `specs.llama3: "dri\aver" is no field's name`},
 		{"no choice", "        choices:\n", "        choices: []\n        cases:\n", "want a list of choices"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
