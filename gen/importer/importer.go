@@ -143,11 +143,10 @@ func (im *importer) model() {
 		}
 		im.spec.Masks.SoftCap = c.positive("attn_logit_softcapping")
 		im.from("masks.soft_cap", c, "attn_logit_softcapping")
-		if v, ok := c.number("query_pre_attn_scalar"); ok {
-			im.spec.Scale = 1 / math.Sqrt(v)
-		} else {
+		if c.fields["query_pre_attn_scalar"].any == nil {
 			c.fail("query_pre_attn_scalar", "missing")
 		}
+		im.spec.Scale = 1 / math.Sqrt(c.positive("query_pre_attn_scalar"))
 		im.from("scale", c, "query_pre_attn_scalar")
 	}
 }

@@ -114,7 +114,7 @@ func TestImportRefuses(t *testing.T) {
 		{"mrope", "llama_3_1_8b", `"llama3"`, `"mrope"`, "rope_scaling.rope_type: mrope gives a token several positions"},
 		{"unknown rule", "llama_3_1_8b", `"llama3"`, `"llama4"`, `rope_scaling.rope_type: "llama4" is not known to kgen import, which knows default`},
 		{"no factor", "llama_3_1_8b", `"factor": 8.0,`, ``, "rope_scaling.factor: as rope.factor in a spec: missing"},
-		{"no original", "llama_3_1_8b", ",\n    \"original_max_position_embeddings\": 8192", ``, "original_max_position_embeddings: as rope.original_max_position in a spec: missing"},
+		{"no original", "llama_3_1_8b", ",\n    \"original_max_position_embeddings\": 8192", ``, "config.json:26:19: rope_scaling.original_max_position_embeddings: as rope.original_max_position in a spec: missing"},
 		{"two types", "llama_3_1_8b", `"factor": 8.0,`, `"factor": 8.0, "type": "yarn",`, `rope_scaling.type: "yarn" differs from rope_type, "llama3"`},
 		{"two thetas", "llama_3_2_1b_new_style", `"hidden_size"`, `"rope_theta": 10000, "hidden_size"`, "rope_parameters.rope_theta: 500000 differs from rope_theta outside, 10000"},
 		{"no theta", "mixtral_8x7b", `"rope_theta": 1000000.0,`, ``, "rope_theta: missing"},
@@ -142,6 +142,9 @@ func TestImportRefuses(t *testing.T) {
 		{"soft cap by default", "gemma2_all_full", `"attn_logit_softcapping": 50.0,`, ``, "attn_logit_softcapping: missing, and the published code has a default; give a number, or null for none"},
 		{"no soft cap", "gemma2_all_full", `"attn_logit_softcapping": 50.0,`, `"attn_logit_softcapping": null,`, ""},
 		{"soft cap of 0", "gemma2_all_full", `"attn_logit_softcapping": 50.0,`, `"attn_logit_softcapping": 0,`, "attn_logit_softcapping: 0 is not above 0"},
+		{"query scalar of 0", "gemma2_all_full", `"query_pre_attn_scalar": 144`, `"query_pre_attn_scalar": 0`, "query_pre_attn_scalar: 0 is not above 0"},
+		{"a negative query scalar", "gemma2_all_full", `"query_pre_attn_scalar": 144`, `"query_pre_attn_scalar": -256`, "query_pre_attn_scalar: -256 is not above 0"},
+		{"no query scalar", "gemma2_all_full", `"query_pre_attn_scalar": 144`, `"query_pre_attn_scalar": null`, "query_pre_attn_scalar: missing"},
 		{"windows on no known layers", "qwen2_5_7b", "\"max_window_layers\": 28,\n  \"sliding_window\": 131072,\n  \"use_sliding_window\": false", `"max_window_layers": null, "sliding_window": 4096, "use_sliding_window": true`, "max_window_layers: missing"},
 		{"twice", "llama_3_1_8b", `"use_cache"`, `"model_type": "llama", "use_cache"`, "model_type: given twice"},
 	}

@@ -153,15 +153,15 @@ func (im *importer) originalMaxPosition(p *object) int {
 	const name = "original_max_position_embeddings"
 	inside, hasInside := p.integer(name)
 	outside, hasOutside := im.config.integer(name)
-	switch {
-	case hasInside && hasOutside && inside != outside:
+	if hasInside && hasOutside && inside != outside {
 		p.fail(name, "%d differs from %s outside, %d", inside, name, outside)
-	case hasInside:
-		im.from("rope.original_max_position", p, name)
-		return inside
 	}
-	im.from("rope.original_max_position", im.config, name)
-	return outside
+	if !hasInside && hasOutside {
+		im.from("rope.original_max_position", im.config, name)
+		return outside
+	}
+	im.from("rope.original_max_position", p, name)
+	return inside
 }
 
 func (im *importer) longrope(p *object) {
