@@ -13,6 +13,7 @@ import (
 	kongcompletion "github.com/jotaen/kong-completion"
 
 	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/cubincache"
 )
 
 // Exit codes.
@@ -182,7 +183,11 @@ func (a *app) report(ctx context.Context, err error) int {
 		fmt.Fprintln(a.stderr, err)
 		return exitUsage
 	}
-	fmt.Fprintln(a.stderr, "kgen:", strings.TrimSpace(err.Error()))
+	advice := ""
+	if errors.Is(err, cubincache.ErrUnusable) {
+		advice = "; set KGEN_CACHE_DIR to a folder that can be written"
+	}
+	fmt.Fprintf(a.stderr, "kgen: %s%s\n", strings.TrimSpace(err.Error()), advice)
 	if errors.As(err, &usageError{}) {
 		return exitUsage
 	}

@@ -49,8 +49,8 @@ type Options struct {
 }
 
 // Build compiles the sources, or takes their cubins from the cache, and
-// returns them in the order of the sources. It tries all of them: the error has the
-// compiler's whole message of every one that fails.
+// returns them in the order of the sources. It tries all of them, unless the cache can't
+// be used: the error has the compiler's whole message of every one that fails.
 func Build(ctx context.Context, c Compiler, cache cubincache.Cache, sources []Source, o Options) ([]Cubin, error) {
 	jobs := o.Jobs
 	if jobs <= 0 {
@@ -59,6 +59,9 @@ func Build(ctx context.Context, c Compiler, cache cubincache.Cache, sources []So
 	cubins, failures := make([]Cubin, len(sources)), make([]error, len(sources))
 	err := parallel.Each(ctx, jobs, len(sources), func(ctx context.Context, i int) error {
 		cubins[i], failures[i] = buildOne(ctx, c, cache, sources[i])
+		if errors.Is(failures[i], cubincache.ErrUnusable) { // as it is for all
+			return failures[i]
+		}
 		return nil
 	}, func(i, done int) {
 		if o.OnProgress != nil {

@@ -18,6 +18,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/kgen-project/kgen/runtime/filelock"
 )
@@ -71,6 +72,15 @@ type Cache struct {
 // ErrUnusable is a folder that can't be read or written: the cache needs another.
 var ErrUnusable = errors.New("the cache can't be used")
 
+// unusable is an ErrUnusable, but for a folder in a file's place: the rest of the cache can be used.
+func unusable(err error) error {
+	var of *fs.PathError
+	if errors.Is(err, syscall.EISDIR) && errors.As(err, &of) {
+		return fmt.Errorf("cubincache: a folder is in a file's place: remove %s", of.Path)
+	}
+	return fmt.Errorf("cubincache: %w: %w", ErrUnusable, err)
+}
+
 // header is the first line of an entry's file; the log and then the cubin
 // follow it.
 type header struct {
@@ -94,7 +104,7 @@ func (c Cache) Get(key Key) (Entry, bool, error) {
 		return Entry{}, false, nil
 	}
 	if err != nil {
-		return Entry{}, false, fmt.Errorf("cubincache: %w: %w", ErrUnusable, err)
+		return Entry{}, false, unusable(err)
 	}
 	entry, ok := decode(key, file)
 	return entry, ok, nil
@@ -241,11 +251,11 @@ func remove(path string) error {
 // lock takes the key's lock.
 func (c Cache) lock(ctx context.Context, key Key) (unlock func(), err error) {
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
-		return nil, fmt.Errorf("cubincache: %w: %w", ErrUnusable, err)
+		return nil, unusable(err)
 	}
 	unlock, err = filelock.Lock(ctx, c.path(key, ".lock"))
 	if err != nil && ctx.Err() == nil {
-		err = fmt.Errorf("cubincache: %w: %w", ErrUnusable, err)
+		err = unusable(err)
 	}
 	return unlock, err
 }

@@ -248,3 +248,21 @@ func TestUnusableFolder(t *testing.T) {
 		}
 	}
 }
+
+// A folder in a file's place is an error that says to remove it, of its own entry alone.
+func TestFolderInAFilesPlace(t *testing.T) {
+	for _, suffix := range []string{".cubin", ".lock"} {
+		c := Cache{Dir: t.TempDir()}
+		path := c.path(input.Key(), suffix)
+		if err := os.MkdirAll(filepath.Join(path, "notes"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err := c.GetOrBuild(t.Context(), input.Key(), func(context.Context) (Entry, error) {
+			t.Errorf("%s: built in vain", suffix)
+			return sample, nil
+		})
+		if err == nil || errors.Is(err, ErrUnusable) || !strings.HasSuffix(err.Error(), "a folder is in a file's place: remove "+path) {
+			t.Errorf("%s: error %v", suffix, err)
+		}
+	}
+}
