@@ -14,3 +14,10 @@ func exchange(a, b string) error {
 	}
 	return err
 }
+
+// isMount says whether a file system is mounted at a folder, which then can't be renamed.
+func isMount(path string) bool {
+	var s unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, 0, &s)
+	return err == nil && s.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 // a kernel without it says no
+}

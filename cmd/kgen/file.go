@@ -66,6 +66,8 @@ func lockPlace(path string) (place string, unlock func(), err error) {
 		return "", nil, fmt.Errorf("write %s: it is a folder", path)
 	case err == nil && !info.Mode().IsRegular():
 		return "", nil, fmt.Errorf("write %s: it is not a regular file", path)
+	case err == nil && isMount(place):
+		return "", nil, fmt.Errorf("write %s: it is a mount point, which no other file can take the place of: give another file", path)
 	}
 	unlock, err = filelock.Lock(context.Background(), beside(place)+".lock") // nobody has it for long
 	if err != nil {

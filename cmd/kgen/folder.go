@@ -109,7 +109,7 @@ func sweep(parent string) error {
 	return nil
 }
 
-// replaceable says why a folder may not be replaced: because it, or something in
+// replaceable says why a folder can't or may not be replaced: because it, or something in
 // it, is not kgen's.
 func replaceable(path string, m mark) error {
 	info, err := os.Lstat(path)
@@ -120,6 +120,8 @@ func replaceable(path string, m mark) error {
 		return fmt.Errorf("look for the output folder: %w", err)
 	case !info.IsDir():
 		return fmt.Errorf("%s is not a folder: remove it, or give another folder", path)
+	case isMount(path):
+		return fmt.Errorf("%s is a mount point, and kgen replaces the folder as a whole: give a folder in it", path)
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil || len(entries) == 0 {

@@ -236,6 +236,9 @@ func (c *tuneCommand) tune(ctx context.Context, a *app, s spec.Spec, m tune.Mach
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return tune.Entry{}, path, err
 	}
+	if err := checkFile(path); err != nil { // found out before the measuring, for it takes long
+		return tune.Entry{}, path, err
+	}
 	journalPath := c.Journal
 	if journalPath == "" {
 		journalPath = strings.TrimSuffix(path, ".yaml") + "." + s.Name + ".journal"

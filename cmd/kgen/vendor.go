@@ -65,7 +65,11 @@ func (c *vendorCommand) Run(ctx context.Context, a *app) error {
 		size += int64(len(data))
 	}
 	fmt.Fprintf(a.stdout, "%s in %s: %d files, %s\n", g.spec.Name, c.To, len(files), sizeText(size))
-	fmt.Fprintf(a.stdout, "try it on a GPU: cd %s && %s\n", shellWord(c.To), vendoring.Try(g.spec, c.Lang))
+	into := c.To
+	if strings.HasPrefix(into, "-") { // cd would take it for a flag, or - for the folder before
+		into = "./" + into
+	}
+	fmt.Fprintf(a.stdout, "try it on a GPU: cd %s && %s\n", shellWord(into), vendoring.Try(g.spec, c.Lang))
 	return nil
 }
 
