@@ -59,6 +59,9 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 		if o.Case = *c.Case; o.Case < 1 {
 			return usagef("--case is %d: there are only cases from 1 on", o.Case)
 		}
+		if slices.Contains(a.given, "cases") {
+			return usagef("--case runs one case alone; leave out --cases")
+		}
 	}
 	o.Cases = max(o.Cases, o.Case)
 	if o.Encodings, err = parseWords("encoding", c.Encoding, spec.AllEncodings); err != nil {
