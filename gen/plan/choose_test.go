@@ -27,6 +27,7 @@ func TestChooseHeadDim256(t *testing.T) {
 		capped = equal + "masks: {soft_cap: 50}\n"
 		window = equal + "masks: {window: 100}\n"
 		raw    = equal + "cache: {encoding: raw}\n"
+		many   = "model: {query_heads: 64, kv_heads: 1, head_dim: 256, v_head_dim: 64}\n"
 	)
 	for _, c := range []struct {
 		more     string
@@ -56,6 +57,8 @@ func TestChooseHeadDim256(t *testing.T) {
 		{values, spec.Extend, "sm_80", "sm80_r128k64s2w4", ""},
 		{values, spec.Extend, "sm_90a", "sm90_r128k64s2w12", ""},
 		{values, spec.Decode, "sm_90a", "sm90_r16k64s3w7", ""},
+		{many, spec.Decode, "sm_80", "sm80_r64k16s2w2", ""},
+		{many, spec.Decode, "sm_89", "sm80_r64k16s1w2", ""},
 		// Warps go by the rows that are given.
 		{window + "cache: {encoding: baked}\ntiles: {extend: {rows: 256}}\n", spec.Extend, "sm_90a", "sm90_r256k64s2w12", ""},
 		{equal + "tiles: {extend: {rows: 256}}\n", spec.Extend, "sm_90a", "sm90_r256k64s2w16", ""},
