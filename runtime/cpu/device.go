@@ -21,8 +21,8 @@ type Options struct {
 	MemoryBytes int64
 }
 
-// Device is a [cuda.GraphDevice], a [cuda.Copier] and a [cuda.StreamFollower] in host
-// memory. One queue takes the work of all streams and the workers share out each
+// Device is a [cuda.GraphDevice], a [cuda.Copier], a [cuda.StreamFollower] and a
+// [cuda.LaneDevice] in host memory. One queue takes the work of all streams and the workers share out each
 // launch, so work is done in the order of the calls. An address means something to its
 // device alone.
 type Device struct {
@@ -48,6 +48,8 @@ type stream struct {
 	id        cuda.Stream
 	failure   error  // the first that Synchronize has not reported
 	recording *graph // nil: not captured
+	queued    int    // operations that are not done, and lanes
+	lane      *lane  // nil: it is none
 
 	// Of the capture: how many operations it recorded, and how many of each other stream's
 	// it is behind.
@@ -55,10 +57,18 @@ type stream struct {
 	behind   map[cuda.Stream]int
 }
 
+// lane is what a stream is that is a lane.
+type lane struct {
+	of    cuda.Stream
+	ended bool // it goes when nothing is queued on it
+	keep  bool // what failed is then the other stream's
+}
+
 var (
 	_ cuda.GraphDevice    = (*Device)(nil)
 	_ cuda.Copier         = (*Device)(nil)
 	_ cuda.StreamFollower = (*Device)(nil)
+	_ cuda.LaneDevice     = (*Device)(nil)
 )
 
 // Open starts a device. It keeps goroutines until it is closed.
@@ -127,8 +137,62 @@ func (d *Device) DestroyStream(s cuda.Stream) error {
 	err := d.Synchronize(context.Background(), s)
 	d.streamMu.Lock()
 	defer d.streamMu.Unlock()
-	d.streams = slices.DeleteFunc(d.streams, func(x stream) bool { return x.id == s })
+	d.remove(s)
 	return err
+}
+
+// NewLane makes a stream: the device does all work in the order of the calls.
+func (d *Device) NewLane(s cuda.Stream) (cuda.Stream, error) {
+	if err := d.open("new lane"); err != nil {
+		return 0, err
+	}
+	d.streamMu.Lock()
+	defer d.streamMu.Unlock()
+	of := d.find(s)
+	if of == nil {
+		return 0, fmt.Errorf("new lane: %w", unknownStream(s))
+	}
+	of.queued++ // if it is a lane too, it stays until this one goes
+	d.last++
+	d.streams = append(d.streams, stream{id: d.last, lane: &lane{of: s}})
+	return d.last, nil
+}
+
+func (d *Device) EndLane(s cuda.Stream, keep bool) {
+	d.streamMu.Lock()
+	defer d.streamMu.Unlock()
+	if l := d.find(s); l != nil && l.lane != nil {
+		l.lane.ended, l.lane.keep = true, keep
+		d.leave(l)
+	}
+}
+
+// leave removes a lane that has ended, once nothing is queued on it.
+func (d *Device) leave(s *stream) {
+	if s.lane == nil || !s.lane.ended || s.queued > 0 {
+		return
+	}
+	of, failure := s.lane.of, s.failure
+	if !s.lane.keep {
+		failure = nil
+	}
+	d.remove(s.id)
+	if parent := d.find(of); parent != nil {
+		d.done(parent, failure)
+	}
+}
+
+// done says that something that was queued on a stream is over, or has failed.
+func (d *Device) done(s *stream, failure error) {
+	s.queued--
+	if s.failure == nil {
+		s.failure = failure
+	}
+	d.leave(s)
+}
+
+func (d *Device) remove(s cuda.Stream) {
+	d.streams = slices.DeleteFunc(d.streams, func(x stream) bool { return x.id == s })
 }
 
 // Close waits for the work already launched. Memory goes with the device.
@@ -161,10 +225,14 @@ func (d *Device) withStream(s cuda.Stream, f func(*stream)) error {
 	defer d.streamMu.Unlock()
 	found := d.find(s)
 	if found == nil {
-		return fmt.Errorf("stream %d was not made by this device, or was destroyed", s)
+		return unknownStream(s)
 	}
 	f(found)
 	return nil
+}
+
+func unknownStream(s cuda.Stream) error {
+	return fmt.Errorf("stream %d was not made by this device, or was destroyed", s)
 }
 
 // find is the stream, or nil, for whoever holds streamMu.
@@ -175,12 +243,12 @@ func (d *Device) find(s cuda.Stream) *stream {
 	return nil
 }
 
-// failure is a failure of any stream that was not reported yet.
+// failure is a failure of any stream but a lane that was not reported yet.
 func (d *Device) failure() error {
 	d.streamMu.Lock()
 	defer d.streamMu.Unlock()
 	for _, s := range d.streams {
-		if s.failure != nil {
+		if s.failure != nil && s.lane == nil {
 			return s.failure
 		}
 	}

@@ -250,3 +250,71 @@ func TestClose(t *testing.T) {
 	}
 	t.Errorf("%d goroutines, before %d", runtime.NumGoroutine(), before)
 }
+
+// What fails on a lane is its own until it ends, then its stream's or nobody's.
+func TestLanes(t *testing.T) {
+	d := open(t, Options{})
+	p := alloc(t, d, 10)
+	s, err := d.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lane := func(of cuda.Stream) cuda.Stream {
+		t.Helper()
+		l, err := d.NewLane(of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	synchronize := func(s cuda.Stream, fails bool) {
+		t.Helper()
+		if err := d.Synchronize(t.Context(), s); errors.Is(err, cuda.ErrLaunch) != fails || !fails && err != nil {
+			t.Errorf("stream %d: error %v", s, err)
+		}
+	}
+	one, two := lane(s), lane(s)
+	if err := errors.Join(d.Fill(one, p, 1, 11), d.Fill(two, p, 2, 10)); err != nil {
+		t.Fatal(err)
+	}
+	synchronize(s, false)
+	synchronize(two, false)
+	got := make([]byte, 10)
+	if err := d.Download(got, p); err != nil || got[9] != 2 {
+		t.Errorf("%v, %v", got, err)
+	}
+	synchronize(one, true)
+	synchronize(one, false) // it was reported
+
+	for _, keep := range []bool{true, false} {
+		// What is still queued when the lane and a lane of it end; and what has failed by then.
+		three := lane(s)
+		four := lane(three)
+		stopped := make(chan struct{})
+		d.queue <- operation{done: stopped}
+		if err := d.Fill(four, p, 1, 11); err != nil {
+			t.Fatal(err)
+		}
+		d.EndLane(four, true)
+		d.EndLane(three, keep)
+		<-stopped
+		synchronize(s, keep)
+		if err := d.Fill(one, p, 1, 11); err != nil {
+			t.Fatal(err)
+		}
+		synchronize(s, false)
+		d.EndLane(one, keep)
+		synchronize(s, keep)
+		one = lane(s)
+	}
+	d.EndLane(one, true)
+	d.EndLane(two, true)
+	d.EndLane(two, true)
+	d.EndLane(s, true) // is none
+	if len(d.streams) != 2 {
+		t.Errorf("%d streams are left, want the default one and the test's", len(d.streams))
+	}
+	wantError(t, "ended", d.Fill(two, p, 1, 1), "was destroyed")
+	_, err = d.NewLane(two)
+	wantError(t, "of one that has ended", err, "new lane: stream 3 was not made by this device")
+}

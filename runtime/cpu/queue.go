@@ -59,7 +59,9 @@ func (d *Device) enqueue(op operation) error {
 			s.recording.operations = append(s.recording.operations, op)
 			s.recorded++
 			recorded = true
+			return
 		}
+		s.queued++
 	})
 	if err != nil || recorded {
 		return err
@@ -76,17 +78,16 @@ func (d *Device) serve() {
 			op.done <- struct{}{}
 			continue
 		}
+		var failure error
+		if op.mark == nil {
+			if err := d.execute(&op); err != nil {
+				failure = fmt.Errorf("%w: %w", cuda.ErrLaunch, err)
+			}
+		}
+		// A stream that was destroyed meanwhile has nobody to tell.
+		_ = d.withStream(op.stream, func(s *stream) { d.done(s, failure) })
 		if op.mark != nil {
 			close(op.mark)
-			continue
-		}
-		if err := d.execute(&op); err != nil {
-			// A stream that was destroyed meanwhile has nobody to tell.
-			_ = d.withStream(op.stream, func(s *stream) {
-				if s.failure == nil {
-					s.failure = fmt.Errorf("%w: %w", cuda.ErrLaunch, err)
-				}
-			})
 		}
 	}
 }

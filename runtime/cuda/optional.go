@@ -72,6 +72,20 @@ type StreamFollower interface {
 	Follow(s, after Stream, e Event) error
 }
 
+// LaneDevice is a Device that goes on when work of it has failed, and can tell whose
+// work that was. Of another, whoever waits for a stream gets what failed on it.
+type LaneDevice interface {
+	Device
+	// NewLane makes a stream whose work is in order with that of s, as if it were queued
+	// there. What fails of it is not s's but its own, to Synchronize, and fails no
+	// Upload or Download.
+	NewLane(s Stream) (Stream, error)
+	// EndLane gives a lane up and waits for nothing: what is queued on it goes on. What
+	// of that fails, or has and was not reported, is from then on s's where keep is
+	// true, and nobody's else.
+	EndLane(lane Stream, keep bool)
+}
+
 // Event is a mark in a stream.
 type Event uintptr
 

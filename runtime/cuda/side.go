@@ -44,15 +44,23 @@ func (s *Side) Both(stream Stream, on, beside func(Stream) error) error {
 		}
 		return beside(stream)
 	}
-	if err := s.device.Follow(s.stream, stream, s.forked); err != nil {
+	side := s.stream
+	if lanes, ok := s.device.(LaneDevice); ok { // which tells whoever waits for the stream what failed
+		var err error
+		if side, err = lanes.NewLane(stream); err != nil {
+			return err
+		}
+		defer lanes.EndLane(side, true)
+	}
+	if err := s.device.Follow(side, stream, s.forked); err != nil {
 		return err
 	}
 	err := on(stream)
 	if err == nil {
-		err = beside(s.stream)
+		err = beside(side)
 	}
 	// Whatever failed: work that is under way must be before what comes next.
-	return errors.Join(err, s.device.Follow(stream, s.stream, s.joined))
+	return errors.Join(err, s.device.Follow(stream, side, s.joined))
 }
 
 // Close destroys the stream. Nothing may be under way on it.

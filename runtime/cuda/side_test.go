@@ -64,6 +64,13 @@ func TestSide(t *testing.T) {
 		if err := s.Both(stream, fill(0, 1, nil), fill(4, 2, failed)); !errors.Is(err, failed) {
 			t.Errorf("error %v", err)
 		}
+		// What fails beside the stream is told to whoever waits for that.
+		if err := s.Both(stream, fill(0, 1, nil), fill(8, 2, nil)); err != nil {
+			t.Error(err)
+		}
+		if err := dev.Synchronize(t.Context(), stream); !errors.Is(err, cuda.ErrLaunch) {
+			t.Errorf("error %v", err)
+		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}

@@ -76,8 +76,10 @@
 // Work is queued on one stream, in the order of the calls (of the kernels by which a step's
 // sequences attend every second on another, for which that one waits), and Schedule does not wait for it: a server
 // may make a step while the one before is at work. What the device does wrong after a
-// call has returned comes to light in [Step.Wait], whosever work it was; a server that
-// reads its results by other means should call it before Commit.
+// call has returned comes to light in [Step.Wait]; a server that reads its results by
+// other means should call it before Commit. A GPU does nothing more then, so every step
+// fails. The CPU backend goes on, and tells each step what went wrong with its own work,
+// and with that of steps that were committed before it was done.
 //
 // Nothing global is used: metrics come from [Engine.Collector], logs go to
 // [Options].Logger.

@@ -83,7 +83,7 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 	if g.stream, err = dev.NewStream(); err != nil {
 		return nil, err
 	}
-	s.stream = g.stream
+	s.stream, s.lane = g.stream, g.stream // what is recorded is replayed on others
 	g.space.reset(true)
 	g.space.groups[decodeGroup].route = e.routes.first[decode]
 	if err := s.place(ctx); err != nil {

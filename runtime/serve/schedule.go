@@ -61,6 +61,9 @@ func (e *Engine) schedule(ctx context.Context, batch []Entry, g *Graph) (_ *Step
 			s.rollBack()
 		}
 	}()
+	if err := s.openLane(); err != nil {
+		return nil, err
+	}
 	if g != nil {
 		s.space = g.space
 		err = g.space.settle(ctx, e)
@@ -175,6 +178,9 @@ func (e *Engine) scheduleChunk(ctx context.Context, tokens int, pages []int32) (
 			s.rollBack()
 		}
 	}()
+	if err := s.openLane(); err != nil {
+		return nil, err
+	}
 	if s.space, err = e.takeSpace(ctx); err != nil {
 		return nil, err
 	}

@@ -15,7 +15,8 @@ import (
 type Step struct {
 	engine  *Engine
 	stream  cuda.Stream
-	graph   *Graph // nil: launched as it is attended
+	lane    cuda.Stream // that the step launches on: of the stream, where the device has lanes, else the stream
+	graph   *Graph      // nil: launched as it is attended
 	space   *workspace
 	entries []Entry
 	start   time.Time
@@ -167,7 +168,7 @@ func (s *Step) launch(layer int, io IO) error {
 	p := s.append
 	p.K, p.V, p.KCache, p.VCache = io.K, io.V, kv.K, kv.V
 	p.KTokenStride, p.VTokenStride = stride(io.KStride, m.KVHeads, m.HeadDim), stride(io.VStride, m.KVHeads, m.VHeadDim)
-	if err := e.kernels.Append(s.stream, p); err != nil {
+	if err := e.kernels.Append(s.lane, p); err != nil {
 		return err
 	}
 	attend := func(stream cuda.Stream, l *launch) error {
@@ -200,18 +201,18 @@ func (s *Step) launch(layer int, io IO) error {
 				return nil
 			}
 		}
-		if err := e.side.Both(s.stream, everySecond(0), everySecond(1)); err != nil {
+		if err := e.side.Both(s.lane, everySecond(0), everySecond(1)); err != nil {
 			return err
 		}
 	} else if len(s.launches) == 1 {
-		if err := attend(s.stream, s.launches[0]); err != nil {
+		if err := attend(s.lane, s.launches[0]); err != nil {
 			return err
 		}
 	}
 	for i := range s.attend {
 		if m := s.attend[i].merge; m.Tokens > 0 {
 			m.Out, m.LSE, m.SinkLogits, m.OutTokenStride = io.Out, io.LSE, io.SinkLogits, outStride
-			if err := e.kernels.Merge(s.stream, m); err != nil {
+			if err := e.kernels.Merge(s.lane, m); err != nil {
 				return err
 			}
 		}
@@ -237,7 +238,7 @@ func (s *Step) Launch() error {
 		return err
 	}
 	defer s.engine.leave()
-	if err := s.graph.recorded.Launch(s.stream); err != nil {
+	if err := s.graph.recorded.Launch(s.lane); err != nil {
 		s.fail(fmt.Errorf("serve: launch: %w", launchError(err)))
 		return s.err
 	}
@@ -247,8 +248,10 @@ func (s *Step) Launch() error {
 	return nil
 }
 
-// Wait waits until the work that is queued on the stream is done. What went
-// wrong with it is an error of this step.
+// Wait waits until the work that is queued on the stream is done. What went wrong with
+// the step's own is its error; so is what went wrong on the stream and was nobody's: the
+// server's own work, and that of steps that were committed before it was done. On a device
+// without lanes (cuda.LaneDevice) the work of all steps is that of the stream.
 func (s *Step) Wait(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -262,7 +265,10 @@ func (s *Step) Wait(ctx context.Context) error {
 		return err
 	}
 	defer s.engine.leave()
-	err := s.engine.device.Synchronize(ctx, s.stream)
+	err := s.engine.device.Synchronize(ctx, s.lane)
+	if err == nil && s.lane != s.stream {
+		err = s.engine.device.Synchronize(ctx, s.stream)
+	}
 	switch {
 	case err == nil:
 		return s.err
@@ -315,7 +321,7 @@ func (s *Step) Commit() error {
 	m.reads.Add(float64(s.reads))
 	m.shared.Add(float64(s.shared))
 	m.spared.Add(float64(s.Spared()))
-	s.end()
+	s.end(true)
 	return nil
 }
 
@@ -344,11 +350,25 @@ func (s *Step) rollBack() {
 			_ = kv.Truncate(kv.Tokens() - entry.Tokens)
 		}
 	}
-	s.end()
+	s.end(false)
 }
 
-func (s *Step) end() {
+// openLane is called once, ahead of whatever the step launches.
+func (s *Step) openLane() (err error) {
+	s.lane = s.stream
+	if lanes, ok := s.engine.device.(cuda.LaneDevice); ok {
+		s.lane, err = lanes.NewLane(s.stream)
+	}
+	return err
+}
+
+// end ends the step. What is still to go wrong with its work is of interest to those that
+// come after it, where it was committed.
+func (s *Step) end(committed bool) {
 	s.ended = true
+	if lanes, ok := s.engine.device.(cuda.LaneDevice); ok {
+		lanes.EndLane(s.lane, committed)
+	}
 	for _, entry := range s.entries {
 		entry.Sequence.unclaim()
 	}
