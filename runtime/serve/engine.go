@@ -8,6 +8,8 @@ import (
 	"sync"
 	"unsafe"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/kernel"
@@ -33,10 +35,11 @@ type Engine struct {
 	log       *slog.Logger
 	metrics   *metrics
 
-	// work is held for reading by what talks to the device, and for writing by
-	// what must be alone with it: recording a graph, and closing.
-	work   sync.RWMutex
-	closed bool // guarded by work
+	// work is had in part by what queues work on the device, and as a whole by what must
+	// be alone with it: recording a graph, and closing. Who only waits has none of it.
+	work    *semaphore.Weighted
+	closed  bool // written by who has mu and all of work
+	waiting sync.WaitGroup
 
 	mu     sync.Mutex
 	spaces map[*workspace]struct{} // all there are
@@ -61,7 +64,7 @@ func New(dev cuda.Device, k Kernels, m Model, o Options) (_ *Engine, err error) 
 	}
 	e := &Engine{
 		device: dev, kernels: k, model: m, sharing: sharingOptions(m, k, dev.Info()),
-		stream: o.Stream, log: o.Logger, metrics: newMetrics(),
+		stream: o.Stream, log: o.Logger, metrics: newMetrics(), work: semaphore.NewWeighted(alone),
 		spaces: map[*workspace]struct{}{}, graphs: map[*Graph]struct{}{},
 	}
 	if e.log == nil {
@@ -243,16 +246,15 @@ func (e *Engine) checkBaked(placements []kvcache.Placement, next int) error {
 // the device memory. Steps that are open, graphs, sequences and chunks are
 // worth nothing afterwards: their methods fail with [ErrClosed].
 func (e *Engine) Close() error {
-	e.work.Lock()
-	if e.closed {
-		e.work.Unlock()
-		return fmt.Errorf("serve: %w", ErrClosed)
+	if err := e.enter(context.Background(), alone); err != nil {
+		return fmt.Errorf("serve: %w", err)
 	}
+	e.mu.Lock()
 	e.closed = true
-	e.work.Unlock() // the encodes that the cache waits for want it
+	e.mu.Unlock()
+	e.leave(alone) // the encodes that the cache waits for want it
 	err := e.cache.Close()
-	e.work.Lock()
-	defer e.work.Unlock()
+	e.waiting.Wait()
 	if err = errors.Join(err, e.freeAll()); err != nil {
 		err = fmt.Errorf("serve: close: %w", err)
 	}
@@ -260,7 +262,8 @@ func (e *Engine) Close() error {
 	return err
 }
 
-// freeAll frees everything but the cache. Nothing may be under way.
+// freeAll frees everything but the cache. Nothing may be under way: where the engine is
+// closed, nobody enters any more.
 func (e *Engine) freeAll() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -291,17 +294,43 @@ func (e *Engine) freeAll() error {
 	return errors.Join(errs...)
 }
 
-// enter begins an exchange with the device, which leave ends.
-func (e *Engine) enter() error {
-	e.work.RLock()
+// How much of Engine.work an exchange with the device takes.
+const (
+	beside = 1
+	alone  = 1 << 30
+)
+
+// enter begins an exchange with the device, beside others or alone, which leave ends.
+func (e *Engine) enter(ctx context.Context, how int64) error {
+	if err := e.work.Acquire(ctx, how); err != nil {
+		return err
+	}
 	if e.closed {
-		e.work.RUnlock()
-		return fmt.Errorf("serve: %w", ErrClosed)
+		e.leave(how)
+		return ErrClosed
 	}
 	return nil
 }
 
-func (e *Engine) leave() { e.work.RUnlock() }
+func (e *Engine) leave(how int64) { e.work.Release(how) }
+
+// wait waits for streams of the engine, while others queue work or record a graph.
+func (e *Engine) wait(ctx context.Context, streams ...cuda.Stream) error {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return ErrClosed
+	}
+	e.waiting.Add(1)
+	e.mu.Unlock()
+	defer e.waiting.Done()
+	for _, s := range streams {
+		if err := e.device.Synchronize(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // bytesOf is the memory of s: every host of a device is little-endian, as
 // devices are, and the structs of package abi have no padding.

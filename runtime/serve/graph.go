@@ -43,8 +43,9 @@ type Graph struct {
 // Capture records a decode step of the size. record must attend every layer of
 // the step, and may launch other work of the forward step on the step's stream,
 // which is not the engine's; nothing runs yet. It must not allocate, copy or
-// wait, and must launch from the goroutine it is called on. No other call of
-// the engine makes progress meanwhile, so it must make none.
+// wait, and must launch from the goroutine it is called on. Calls of the engine that
+// queue work wait for it meanwhile, as it first waits for theirs, until their context
+// ends; so it must make none. [Step.Wait] does not.
 func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Step) error) (_ *Graph, err error) {
 	defer func() {
 		if err != nil {
@@ -62,11 +63,10 @@ func (e *Engine) Capture(ctx context.Context, size GraphSize, record func(s *Ste
 	if err != nil {
 		return nil, err
 	}
-	e.work.Lock()
-	defer e.work.Unlock()
-	if e.closed {
-		return nil, ErrClosed
+	if err := e.enter(ctx, alone); err != nil {
+		return nil, err
 	}
+	defer e.leave(alone)
 	device, err := e.deviceLists(size.Lists, fixed)
 	if err != nil {
 		return nil, err
@@ -179,17 +179,17 @@ func (g *Graph) Close(ctx context.Context) error {
 		return fmt.Errorf("serve: close a graph: the graph: %w", ErrBusy)
 	}
 	defer g.busy.Store(false)
-	e := g.engine
-	if err := e.enter(); err != nil {
-		return err
-	}
-	defer e.leave()
 	if g.closed {
 		return nil
 	}
-	if err := e.device.Synchronize(ctx, e.stream); err != nil {
+	e := g.engine
+	if err := e.wait(ctx, e.stream); err != nil {
 		return fmt.Errorf("serve: close a graph: %w", launchError(err))
 	}
+	if err := e.enter(ctx, beside); err != nil {
+		return fmt.Errorf("serve: close a graph: %w", err)
+	}
+	defer e.leave(beside)
 	if d := g.space.device; d != nil {
 		if err := d.last(e); err != nil {
 			return fmt.Errorf("serve: close a graph: %w", launchError(err))

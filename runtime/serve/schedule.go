@@ -47,10 +47,10 @@ func (e *Engine) schedule(ctx context.Context, batch []Entry, g *Graph) (_ *Step
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := e.enter(); err != nil {
+	if err := e.enter(ctx, beside); err != nil {
 		return nil, err
 	}
-	defer e.leave()
+	defer e.leave(beside)
 	if err := e.claim(batch); err != nil {
 		return nil, err
 	}
@@ -167,10 +167,10 @@ func tokensOf(segments []schedule.Segment) int {
 
 // scheduleChunk makes the step that encodes a chunk.
 func (e *Engine) scheduleChunk(ctx context.Context, tokens int, pages []int32) (_ *Step, err error) {
-	if err := e.enter(); err != nil {
+	if err := e.enter(ctx, beside); err != nil {
 		return nil, err
 	}
-	defer e.leave()
+	defer e.leave(beside)
 	s := &Step{engine: e, stream: e.stream, start: time.Now()}
 	defer func() {
 		if err != nil {

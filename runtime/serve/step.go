@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -33,7 +34,7 @@ type Step struct {
 
 	mu       sync.Mutex // guards what follows
 	attended []bool     // [layers]
-	recorded bool       // in the capture of its graph: the engine's lock is held
+	recorded bool       // in the capture of its graph: the engine's work is had alone
 	err      error      // of a launch
 	ended    bool
 }
@@ -126,10 +127,10 @@ func (s *Step) Attend(layer int, io IO) error {
 		return fmt.Errorf("serve: attend layer %d: %w", layer, err)
 	}
 	if !s.recorded {
-		if err := s.engine.enter(); err != nil {
-			return err
+		if err := s.engine.enter(context.Background(), beside); err != nil {
+			return fmt.Errorf("serve: attend layer %d: %w", layer, err)
 		}
-		defer s.engine.leave()
+		defer s.engine.leave(beside)
 	}
 	if err := s.launch(layer, io); err != nil {
 		s.fail(fmt.Errorf("serve: attend layer %d: %w", layer, launchError(err)))
@@ -234,10 +235,10 @@ func (s *Step) Launch() error {
 	case s.graph == nil:
 		return fmt.Errorf("serve: launch: the step is not of a graph; attend it layer by layer")
 	}
-	if err := s.engine.enter(); err != nil {
-		return err
+	if err := s.engine.enter(context.Background(), beside); err != nil {
+		return fmt.Errorf("serve: launch: %w", err)
 	}
-	defer s.engine.leave()
+	defer s.engine.leave(beside)
 	if err := s.graph.recorded.Launch(s.lane); err != nil {
 		s.fail(fmt.Errorf("serve: launch: %w", launchError(err)))
 		return s.err
@@ -253,30 +254,38 @@ func (s *Step) Launch() error {
 // server's own work, and that of steps that were committed before it was done. On a device
 // without lanes (cuda.LaneDevice) the work of all steps is that of the stream.
 func (s *Step) Wait(ctx context.Context) error {
+	if err := s.waitable(); err != nil {
+		return fmt.Errorf("serve: wait: %w", err)
+	}
+	streams := []cuda.Stream{s.lane}
+	if s.lane != s.stream {
+		streams = append(streams, s.stream)
+	}
+	err := s.engine.wait(ctx, streams...) // without mu, which Abort wants
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.recorded:
-		return fmt.Errorf("serve: wait: %w", errRecorded)
 	case s.ended:
 		return fmt.Errorf("serve: wait: %w", ErrEnded)
-	}
-	if err := s.engine.enter(); err != nil {
-		return err
-	}
-	defer s.engine.leave()
-	err := s.engine.device.Synchronize(ctx, s.lane)
-	if err == nil && s.lane != s.stream {
-		err = s.engine.device.Synchronize(ctx, s.stream)
-	}
-	switch {
 	case err == nil:
 		return s.err
-	case ctx.Err() != nil:
+	case ctx.Err() != nil, errors.Is(err, ErrClosed):
 		return fmt.Errorf("serve: wait: %w", err)
 	}
 	s.fail(fmt.Errorf("serve: wait: %w", launchError(err)))
 	return s.err
+}
+
+func (s *Step) waitable() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.recorded:
+		return errRecorded
+	case s.ended:
+		return ErrEnded
+	}
+	return nil
 }
 
 // fail makes the step one that can only be aborted.
@@ -302,8 +311,10 @@ func (s *Step) Commit() error {
 	}
 	err := s.err
 	if err == nil {
-		if err = s.engine.enter(); err == nil {
-			defer s.engine.leave()
+		if err = s.engine.enter(context.Background(), beside); err == nil {
+			defer s.engine.leave(beside)
+		} else {
+			err = fmt.Errorf("serve: commit: %w", err)
 		}
 	}
 	for layer := 0; err == nil && layer < len(s.attended); layer++ {
