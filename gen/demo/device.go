@@ -93,8 +93,8 @@ func (d *device) engine(e spec.Encoding, tokens []int) (*serve.Engine, error) {
 	return serve.New(d.dev, d.kernels[e], serve.Model{
 		Name: "demo", SpecDigest: spec.Digest(plan.WithEncoding(s, e)), Layers: 1,
 		KVHeads: s.Model.KVHeads, Group: s.Model.Group(), HeadDim: s.Model.HeadDim, VHeadDim: s.Model.VHeadDim,
-		PageSize: s.Cache.PageSize, Encoding: string(e), Sharing: string(s.Sharing), Batching: string(s.Batching), Rope: s.Rope, Scale: float32(s.Scale * score), RopeScale: float32(rotated),
-		Causal: s.Masks.Causal, Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition,
+		DType: string(s.Model.DType), PageSize: s.Cache.PageSize, Encoding: string(e), Sharing: string(s.Sharing), Batching: string(s.Batching), Rope: s.Rope, Scale: float32(s.Scale * score), RopeScale: float32(rotated),
+		Causal: s.Masks.Causal, Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, SinkLogits: s.Masks.SinkLogits, SoftCap: s.Masks.SoftCap, MaxPosition: s.Rope.MaxPosition,
 	}, serve.Options{Pages: pages})
 }
 

@@ -121,8 +121,8 @@ func writeBundle(f *File, m abi.Manifest, embed bool) {
 // constantsOf is the field of the spec's constants, which the package has under the same names.
 func constantsOf() Code {
 	fields := []Code{Id("Rope").Op(":").Id("Rope").Call()}
-	for _, name := range []string{"KVHeads", "Group", "HeadDim", "VHeadDim", "PageSize", "Encoding", "Sharing", "Batching", "Scale", "RopeScale",
-		"Causal", "Window", "SinkTokens"} {
+	for _, name := range []string{"KVHeads", "Group", "HeadDim", "VHeadDim", "DType", "PageSize", "Encoding", "Sharing", "Batching", "Scale", "RopeScale",
+		"Causal", "Window", "SinkTokens", "SinkLogits", "SoftCap"} {
 		fields = append(fields, Id(name).Op(":").Id(name))
 	}
 	return Id("Spec").Op(":").Qual(kernelPackage, "Spec").Add(multi(fields...))

@@ -34,9 +34,9 @@ func (o Output) Bundle(s spec.Spec) kernel.Bundle {
 func constants(s spec.Spec) kernel.Spec {
 	scale, rotated := s.Rope.ScoreFactors(s.Model.HeadDim)
 	return kernel.Spec{
-		KVHeads: s.Model.KVHeads, Group: s.Model.Group(), HeadDim: s.Model.HeadDim, VHeadDim: s.Model.VHeadDim, PageSize: s.Cache.PageSize,
-		Encoding: string(s.Cache.Encoding), Sharing: string(s.Sharing), Batching: string(s.Batching), Rope: s.Rope, Scale: float32(s.Scale * scale), RopeScale: float32(rotated),
-		Causal: s.Masks.Causal, Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens,
+		KVHeads: s.Model.KVHeads, Group: s.Model.Group(), HeadDim: s.Model.HeadDim, VHeadDim: s.Model.VHeadDim, DType: string(s.Model.DType),
+		PageSize: s.Cache.PageSize, Encoding: string(s.Cache.Encoding), Sharing: string(s.Sharing), Batching: string(s.Batching), Rope: s.Rope, Scale: float32(s.Scale * scale), RopeScale: float32(rotated),
+		Causal: s.Masks.Causal, Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, SinkLogits: s.Masks.SinkLogits, SoftCap: s.Masks.SoftCap,
 	}
 }
 

@@ -104,6 +104,9 @@ func NewKernels(dev *Device, c Config) (*Kernels, error) {
 	return &Kernels{dev: dev, config: c}, nil
 }
 
+// Config is what the kernels were made with.
+func (k *Kernels) Config() Config { return k.config }
+
 // tileKeys is the number of keys that are turned to float32 at a time.
 const tileKeys = 64
 

@@ -20,7 +20,7 @@ func cpuKernels(tb testing.TB, dev *cpu.Device, m serve.Model) serve.Kernels {
 	tb.Helper()
 	k, err := cpu.NewKernels(dev, cpu.Config{
 		Name: "toy", Group: m.Group, HeadDim: m.HeadDim, VHeadDim: m.VHeadDim, Element: cpu.BF16, Rope: m.Rope,
-		PageSize: m.PageSize, Encoding: cpu.Encoding(m.Encoding), Window: m.Window, SinkTokens: m.SinkTokens,
+		PageSize: m.PageSize, Encoding: cpu.Encoding(m.Encoding), Window: m.Window, SinkTokens: m.SinkTokens, SinkLogits: m.SinkLogits,
 	})
 	if err != nil {
 		tb.Fatal(err)

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -20,7 +21,7 @@ type IO struct {
 	QStride, KStride, VStride, OutStride int
 
 	LSE        abi.DevicePtr // float32 [tokens][query heads], natural log; may be null
-	SinkLogits abi.DevicePtr // float32 [query heads]; null unless the spec has sink_logits
+	SinkLogits abi.DevicePtr // float32 [query heads], of a Model with SinkLogits; null of another
 }
 
 // check says what a kernel would read or write in a wrong place. On a GPU that ends the
@@ -33,6 +34,12 @@ func (io *IO) check(m *Model) error {
 		return fmt.Errorf("q %#x, k %#x, v %#x, out %#x: all must be multiples of 16 bytes", io.Q, io.K, io.V, io.Out)
 	case (io.LSE|io.SinkLogits)%4 != 0:
 		return fmt.Errorf("lse %#x, sink logits %#x: both must be multiples of 4 bytes", io.LSE, io.SinkLogits)
+	}
+	switch has := io.SinkLogits != 0; {
+	case m.SinkLogits && !has:
+		return errors.New("sink logits are null, and the model has SinkLogits")
+	case has && !m.SinkLogits:
+		return fmt.Errorf("sink logits %#x: they must be null, as the model has no SinkLogits", io.SinkLogits)
 	}
 	for _, s := range [...]struct {
 		name       string

@@ -1,12 +1,14 @@
 package serve
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 
 	"github.com/kgen-project/kgen/runtime/abi"
+	"github.com/kgen-project/kgen/runtime/cpu"
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/kvcache"
@@ -17,8 +19,8 @@ import (
 // emulator, a generated package's *Kernels, which has its methods, or a *cpu.Kernels without
 // either. Of other implementations an engine also uses these methods of *kernel.Set where they
 // have them: SharedDecode; Choose, Choices, Attend, MapChoice, MapKeys and Materialise; MapCache; Schedule; Blocks, without which
-// a device is taken to run one block a multiprocessor; Spec and SpecDigest, to which New holds
-// the Model; and Artifact, by which New finds kinds that are missing. Wrap a *kernel.Set by
+// a device is taken to run one block a multiprocessor; Spec and SpecDigest, or Config of
+// *cpu.Kernels, to which New holds the Model; and Artifact, by which New finds kinds that are missing. Wrap a *kernel.Set by
 // embedding it, so that it keeps them.
 type Kernels interface {
 	Append(s cuda.Stream, p abi.AppendParams) error
@@ -43,6 +45,11 @@ type specified interface {
 	Spec() kernel.Spec
 }
 
+// configured is Kernels of the CPU backend, which know a part of the spec.
+type configured interface {
+	Config() cpu.Config
+}
+
 // artifacts is Kernels that may lack a kind.
 type artifacts interface {
 	Artifact(kind abi.Kind) (kernel.Artifact, bool)
@@ -60,11 +67,12 @@ type Model struct {
 	SpecDigest string // likewise; that of the kernels' spec
 	Layers     int
 
-	KVHeads  int // on this device
-	Group    int // query heads that share one KV head
-	HeadDim  int // elements of a query or key, 2 bytes each
-	VHeadDim int // elements of a value or output
-	PageSize int // tokens
+	KVHeads  int    // on this device
+	Group    int    // query heads that share one KV head
+	HeadDim  int    // elements of a query or key, 2 bytes each
+	VHeadDim int    // elements of a value or output
+	DType    string // of Q, K, V and the output: bf16 or fp16; "": what the kernels were made for
+	PageSize int    // tokens
 	Encoding string
 	// Sharing says how decode reads chunks that several sequences of a step hold,
 	// where the kernels have shared_decode. fastest: once for all of them, where that
@@ -83,6 +91,8 @@ type Model struct {
 	Causal     bool    // own tokens see only what comes before them
 	Window     int     // a key is seen iff its position is within the last Window positions; 0: no limit
 	SinkTokens int     // keys at positions below this are seen whatever the window
+	SinkLogits bool    // a learned logit for each query head joins the softmax: IO has them
+	SoftCap    float64 // score = cap * tanh(score / cap); 0: none
 	// MaxPosition is the limit of positions; 0: that of Rope, or none where Rope
 	// has none.
 	MaxPosition int
@@ -94,30 +104,40 @@ func ModelOf(b kernel.Bundle, name string, layers int) Model {
 	s := b.Spec
 	return Model{
 		Name: name, SpecDigest: b.SpecDigest, Layers: layers,
-		KVHeads: s.KVHeads, Group: s.Group, HeadDim: s.HeadDim, VHeadDim: s.VHeadDim, PageSize: s.PageSize,
+		KVHeads: s.KVHeads, Group: s.Group, HeadDim: s.HeadDim, VHeadDim: s.VHeadDim, DType: s.DType, PageSize: s.PageSize,
 		Encoding: s.Encoding, Sharing: s.Sharing, Batching: s.Batching, Rope: s.Rope, Scale: s.Scale, RopeScale: s.RopeScale,
-		Causal: s.Causal, Window: s.Window, SinkTokens: s.SinkTokens,
+		Causal: s.Causal, Window: s.Window, SinkTokens: s.SinkTokens, SinkLogits: s.SinkLogits, SoftCap: s.SoftCap,
 	}
 }
 
 // checkSpec says what the kernels were compiled for and the model is not.
 func (m Model) checkSpec(k Kernels) error {
-	of, ok := k.(specified)
-	if !ok {
-		return nil
+	var s kernel.Spec
+	switch of := k.(type) {
+	case specified:
+		if d := of.SpecDigest(); d != m.SpecDigest {
+			return fmt.Errorf("the kernels are of the spec with digest %q, and the model's SpecDigest is %q", d, m.SpecDigest)
+		}
+		s = of.Spec()
+	case configured:
+		c := of.Config()
+		s = kernel.Spec{
+			Group: c.Group, HeadDim: c.HeadDim, VHeadDim: c.VHeadDim, DType: string(c.Element), PageSize: c.PageSize, Encoding: string(c.Encoding),
+			Rope: c.Rope, Causal: m.Causal, Window: c.Window, SinkTokens: c.SinkTokens, SinkLogits: c.SinkLogits, SoftCap: c.SoftCap,
+		}
 	}
-	if d := of.SpecDigest(); d != m.SpecDigest {
-		return fmt.Errorf("the kernels are of the spec with digest %q, and the model's SpecDigest is %q", d, m.SpecDigest)
-	}
-	s := of.Spec()
 	if s.Group == 0 {
 		return nil
+	}
+	if s.DType == "" {
+		s.DType, s.SinkLogits, s.SoftCap = m.DType, m.SinkLogits, m.SoftCap
 	}
 	var errs []error
 	for _, f := range []struct {
 		name        string
 		spec, model any
 	}{
+		{"DType", s.DType, cmp.Or(m.DType, s.DType)}, {"SinkLogits", s.SinkLogits, m.SinkLogits}, {"SoftCap", s.SoftCap, m.SoftCap},
 		{"Group", s.Group, m.Group}, {"HeadDim", s.HeadDim, m.HeadDim}, {"VHeadDim", s.VHeadDim, m.VHeadDim}, {"PageSize", s.PageSize, m.PageSize},
 		{"Encoding", s.Encoding, m.Encoding}, {"Causal", s.Causal, m.Causal}, {"Window", s.Window, m.Window}, {"SinkTokens", s.SinkTokens, m.SinkTokens},
 		{"Rope.RotaryDim", s.Rope.RotaryDim, m.Rope.RotaryDim}, {"Rope.Pairing", s.Rope.Pairing, m.Rope.Pairing},
@@ -174,6 +194,12 @@ func (m Model) check() error {
 	}
 	if m.Window < 0 || m.SinkTokens < 0 || m.MaxPosition < 0 {
 		errs = append(errs, fmt.Errorf("the model's Window is %d, SinkTokens %d, MaxPosition %d: none may be negative", m.Window, m.SinkTokens, m.MaxPosition))
+	}
+	if m.DType != "" && m.DType != string(cpu.BF16) && m.DType != string(cpu.FP16) {
+		errs = append(errs, fmt.Errorf("the model's DType is %q, want %s or %s", m.DType, cpu.BF16, cpu.FP16))
+	}
+	if !(m.SoftCap >= 0 && m.SoftCap <= math.MaxFloat64) { // so no NaN
+		errs = append(errs, fmt.Errorf("the model's SoftCap is %g: it must not be negative, and must be finite", m.SoftCap))
 	}
 	if max(m.Window, m.SinkTokens) > math.MaxInt32 {
 		errs = append(errs, fmt.Errorf("the model's Window is %d, SinkTokens %d: want at most %d", m.Window, m.SinkTokens, math.MaxInt32))
