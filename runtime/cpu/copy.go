@@ -23,6 +23,9 @@ func (d *Device) AllocHost(n int64) ([]byte, error) {
 	if err := d.open("alloc host"); err != nil {
 		return nil, err
 	}
+	if n > d.most {
+		return nil, fmt.Errorf("alloc host: %w: wanted %d bytes, the machine has %d", cuda.ErrOutOfMemory, n, d.most)
+	}
 	return make([]byte, n), nil
 }
 

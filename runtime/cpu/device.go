@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -15,11 +16,14 @@ import (
 // Options change how a device is opened. The zero value is usual.
 type Options struct {
 	Workers int // goroutines that compute; 0: GOMAXPROCS
-	// MemoryBytes is the most that can be allocated; 0: 64 GiB. It guards
-	// against wrong sizes: memory is the process's own and is taken as it is
-	// first written.
+	// MemoryBytes is the most that can be allocated; 0, and on Linux whatever is more: the
+	// memory of the machine or its container, elsewhere 64 GiB. It guards against wrong sizes,
+	// which would end the process: memory is its own and is taken as it is first written.
 	MemoryBytes int64
 }
+
+// otherMemory is taken for the memory of a machine that doesn't tell.
+const otherMemory = 64 << 30
 
 // Device is a [cuda.GraphDevice], a [cuda.Copier], a [cuda.StreamFollower] and a
 // [cuda.LaneDevice] in host memory. One queue takes the work of all streams and the workers share out each
@@ -28,6 +32,7 @@ type Options struct {
 type Device struct {
 	info   cuda.Info
 	memory memory
+	most   int64 // bytes of the machine's memory
 	pool   *pool
 	jobs   jobs
 	queue  chan operation
@@ -76,8 +81,9 @@ func Open(o Options) *Device {
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	if o.MemoryBytes <= 0 {
-		o.MemoryBytes = 64 << 30
+	most := min(systemMemory(), math.MaxInt) // the largest slice
+	if o.MemoryBytes <= 0 || runtime.GOOS == "linux" && o.MemoryBytes > most {
+		o.MemoryBytes = most
 	}
 	d := &Device{
 		info: cuda.Info{
@@ -85,6 +91,7 @@ func Open(o Options) *Device {
 			Multiprocessors: o.Workers, MemoryBytes: o.MemoryBytes,
 		},
 		memory:  memory{next: firstAddress, limit: o.MemoryBytes},
+		most:    most,
 		pool:    newPool(o.Workers),
 		queue:   make(chan operation, 64),
 		ended:   make(chan struct{}),

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"runtime"
 	"strings"
 	"testing"
@@ -317,4 +318,22 @@ func TestLanes(t *testing.T) {
 	wantError(t, "ended", d.Fill(two, p, 1, 1), "was destroyed")
 	_, err = d.NewLane(two)
 	wantError(t, "of one that has ended", err, "new lane: stream 3 was not made by this device")
+}
+
+// What no machine has is an error, and not the end of the process.
+func TestHugeMemory(t *testing.T) {
+	for _, o := range []Options{{}, {MemoryBytes: math.MaxInt64}} {
+		if o.MemoryBytes > 0 && runtime.GOOS != "linux" {
+			continue // its owner knows what the machine has
+		}
+		d := open(t, o)
+		for _, n := range []int64{1 << 46, 1 << 62, math.MaxInt64, d.Info().MemoryBytes + 1} {
+			if _, err := d.Alloc(n); !errors.Is(err, cuda.ErrOutOfMemory) {
+				t.Errorf("%d bytes: %v", n, err)
+			}
+			if _, err := d.AllocHost(n); !errors.Is(err, cuda.ErrOutOfMemory) {
+				t.Errorf("%d bytes of host memory: %v", n, err)
+			}
+		}
+	}
 }

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package cpu
+
+func systemMemory() int64 { return otherMemory }
