@@ -98,6 +98,8 @@ func writeBundle(f *File, m abi.Manifest, embed bool) {
 			Id("Name").Op(":").Id("SpecName"),
 			Id("SpecDigest").Op(":").Id("SpecDigest"),
 			constantsOf(),
+			Id("Compiler").Op(":").Qual(abiPackage, "Compiler").Values(
+				Id("ID").Op(":").Lit(m.Compiler.ID), Id("Version").Op(":").Lit(m.Compiler.Version)),
 			Id("Flags").Op(":").Add(stringList(m.Flags)),
 			Id("Cache").Op(":").Qual(kernelPackage, "CacheShape").Values(
 				Id("HeadDim").Op(":").Id("HeadDim"), Id("VHeadDim").Op(":").Id("VHeadDim"),

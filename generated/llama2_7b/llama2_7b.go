@@ -113,8 +113,9 @@ func Bundle() kernel.Bundle {
 			SinkLogits: SinkLogits,
 			SoftCap:    SoftCap,
 		},
-		Flags: []string{"--std=c++17", "--ptxas-options=-v"},
-		Cache: kernel.CacheShape{HeadDim: HeadDim, VHeadDim: VHeadDim, PageSize: PageSize, HeadMajor: Layout == "hnd"},
+		Compiler: abi.Compiler{ID: "nvrtc", Version: "13.0.88"},
+		Flags:    []string{"--std=c++17", "--ptxas-options=-v"},
+		Cache:    kernel.CacheShape{HeadDim: HeadDim, VHeadDim: VHeadDim, PageSize: PageSize, HeadMajor: Layout == "hnd"},
 		Kernels: []kernel.Artifact{
 			{
 				Kind:        abi.KindAppend,

@@ -8,14 +8,17 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cubincache"
 	"github.com/kgen-project/kgen/runtime/nvrtc"
 )
 
 // NVRTC returns a function for Options.Compile that takes machine code from
 // the cache in cacheDir (empty: none), else makes it with NVRTC and stores it.
-// NVRTC is looked for in toolchainDirs and then where [nvrtc.Find] says, when
-// the first kernel is asked for; once it is found, it is kept.
+// What the compiler of the package's build made, and kgen build has put there, needs no
+// NVRTC; what any other version made is found by that version alone. NVRTC is looked
+// for in toolchainDirs and then where [nvrtc.Find] says, when it is first
+// needed; once it is found, it is kept.
 func NVRTC(cacheDir string, toolchainDirs ...string) func(context.Context, Source) ([]byte, error) {
 	return cached(cubincache.Cache{Dir: cacheDir}, func() (compiler, error) {
 		path, err := nvrtc.Find("", toolchainDirs...)
@@ -61,19 +64,28 @@ type compiler interface {
 func cached(cache cubincache.Cache, open func() (compiler, error)) func(context.Context, Source) ([]byte, error) {
 	open = onceFound(open)
 	return func(ctx context.Context, s Source) ([]byte, error) {
+		if s.Compiler != (abi.Compiler{}) {
+			if entry, hit, err := cache.Get(s.key(s.Compiler)); hit || err != nil {
+				return entry.Cubin, err
+			}
+		}
 		c, err := open()
 		if err != nil {
 			return nil, err
 		}
-		key := cubincache.Input{
-			Name: s.Name, Compiler: nvrtc.ID, Version: c.Version(), Flags: s.Flags, Target: s.Target, Source: s.Text,
-		}.Key()
-		entry, _, err := cache.GetOrBuild(ctx, key, func(ctx context.Context) (cubincache.Entry, error) {
+		entry, _, err := cache.GetOrBuild(ctx, s.key(abi.Compiler{ID: nvrtc.ID, Version: c.Version()}), func(ctx context.Context) (cubincache.Entry, error) {
 			r, err := c.Compile(ctx, nvrtc.Program{Name: s.Name, Source: s.Text, Target: s.Target, Flags: s.Flags})
 			return cubincache.Entry{Cubin: r.Cubin, Log: r.Log}, err
 		})
 		return entry.Cubin, err
 	}
+}
+
+// key is where the cache has what a compiler makes of the source.
+func (s Source) key(by abi.Compiler) cubincache.Key {
+	return cubincache.Input{
+		Name: s.Name, Compiler: by.ID, Version: by.Version, Flags: s.Flags, Target: s.Target, Source: s.Text,
+	}.Key()
 }
 
 // onceFound calls open until it gives a compiler, and keeps that.

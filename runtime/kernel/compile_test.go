@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cubincache"
 	"github.com/kgen-project/kgen/runtime/nvrtc"
 	"github.com/kgen-project/kgen/tests/testutil"
@@ -81,6 +82,47 @@ func TestCached(t *testing.T) {
 		before := len(c.compiled)
 		if _, err := compile(t.Context(), source); err != nil || len(c.compiled) != before+1 {
 			t.Errorf("change %d: not compiled again, %v", i, err)
+		}
+	}
+}
+
+// What the compiler of the package's build has put in the cache needs no NVRTC.
+func TestCachedByBuild(t *testing.T) {
+	cache := cubincache.Cache{Dir: t.TempDir()}
+	compile := cached(cache, func() (compiler, error) { return nil, nvrtc.ErrNotFound })
+	source := Source{Name: "decode.cu", Text: []byte("text"), Target: "sm_90a", Flags: []string{"-f"}}
+	for _, c := range []struct {
+		stored, asked abi.Compiler
+		want          error
+	}{
+		{abi.Compiler{ID: "nvrtc", Version: "13.0.88"}, abi.Compiler{ID: "nvrtc", Version: "13.0.88"}, nil},
+		{abi.Compiler{ID: "nvcc", Version: "13.0.88"}, abi.Compiler{ID: "nvcc", Version: "13.0.88"}, nil},
+		{abi.Compiler{ID: "nvrtc", Version: "12.9.1"}, abi.Compiler{ID: "nvrtc", Version: "12.8.0"}, nvrtc.ErrNotFound},
+		{abi.Compiler{}, abi.Compiler{}, nvrtc.ErrNotFound}, // the package doesn't say
+	} {
+		_, _, err := cache.GetOrBuild(t.Context(), source.key(c.stored), func(context.Context) (cubincache.Entry, error) {
+			return cubincache.Entry{Cubin: []byte(c.stored.ID + c.stored.Version)}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := testBundle()
+		b.Kernels = b.Kernels[:1]
+		a := &b.Kernels[0]
+		a.File, a.Source, a.Targets, a.Cubins = source.Name, source.Text, []string{source.Target}, nil
+		b.Flags, b.Compiler = source.Flags, c.asked
+		dev := h200()
+		set, err := Open(t.Context(), dev, b, Options{Compile: compile})
+		if !errors.Is(err, c.want) {
+			t.Errorf("%v of %v: error %v", c.asked, c.stored, err)
+		}
+		if err == nil {
+			if got := string(dev.images[len(dev.images)-1].Cubin); got != c.stored.ID+c.stored.Version {
+				t.Errorf("loaded %q", got)
+			}
+			if err := set.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }

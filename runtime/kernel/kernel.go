@@ -18,10 +18,11 @@ import (
 
 // Bundle is what the generator made from one spec.
 type Bundle struct {
-	Name       string   // name of the spec
-	SpecDigest string   // identity of the resolved spec
-	Spec       Spec     // its constants
-	Flags      []string // for the compiler, beside the target
+	Name       string       // name of the spec
+	SpecDigest string       // identity of the resolved spec
+	Spec       Spec         // its constants
+	Compiler   abi.Compiler // of the build; zero: not known
+	Flags      []string     // for the compiler, beside the target
 	Cache      CacheShape
 	Kernels    []Artifact // of one kind, the first that fits a device is used
 	Tuned      []Tuned    // which kernels are for which lengths, by GPU model and by target
@@ -59,13 +60,16 @@ type Source struct {
 	Text   []byte // CUDA C++
 	Target string // such as sm_90a
 	Flags  []string
+	// Compiler is the one of the build that the source is from: what it made is as good as what
+	// another makes. Zero: not known.
+	Compiler abi.Compiler
 }
 
 // Options changes how a bundle is opened. The zero value is usual.
 type Options struct {
 	// Compile makes machine code where the bundle embeds none for the device.
 	// Nil: [NVRTC] with the folders cubins and toolchain of KGEN_CACHE_DIR, or
-	// else of kgen in the user's cache directory.
+	// else of kgen in the user's cache directory, which kgen build fills.
 	Compile func(ctx context.Context, s Source) (cubin []byte, err error)
 	// Target is used in place of the one that fits the device best.
 	Target string

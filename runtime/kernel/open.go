@@ -61,7 +61,7 @@ func Open(ctx context.Context, dev cuda.Device, b Bundle, o Options) (*Set, erro
 	var group sync.WaitGroup
 	for i, l := range chosen { // side by side: a compilation takes seconds
 		group.Go(func() {
-			if err := l.load(ctx, dev, b.Flags, o); err != nil {
+			if err := l.load(ctx, dev, b, o); err != nil {
 				errs[i] = fmt.Errorf("open kernel %s of %s on %s: %w", l.artifact.Entry, b.Name, dev.Info().Name, err)
 			}
 		})
@@ -193,13 +193,13 @@ func fit(a Artifact, device cuda.Info, target string) (string, error) {
 	return target, nil
 }
 
-func (l *loaded) load(ctx context.Context, dev cuda.Device, flags []string, o Options) error {
+func (l *loaded) load(ctx context.Context, dev cuda.Device, b Bundle, o Options) error {
 	image := cuda.Image{Name: strings.TrimSuffix(l.artifact.File, ".cu")}
 	if dev.Info().EmulatesSource {
 		image.Source = l.artifact.Source
 		l.early = dev.Info().Major >= 9
 	} else {
-		cubin, err := l.cubin(ctx, flags, o)
+		cubin, err := l.cubin(ctx, b, o)
 		if err != nil {
 			return err
 		}
@@ -219,11 +219,11 @@ func (l *loaded) load(ctx context.Context, dev cuda.Device, flags []string, o Op
 	return err
 }
 
-func (l *loaded) cubin(ctx context.Context, flags []string, o Options) ([]byte, error) {
+func (l *loaded) cubin(ctx context.Context, b Bundle, o Options) ([]byte, error) {
 	if cubin := l.artifact.Cubins[l.target]; len(cubin) > 0 {
 		return cubin, nil
 	}
-	return o.Compile(ctx, Source{Name: l.artifact.File, Text: l.artifact.Source, Target: l.target, Flags: flags})
+	return o.Compile(ctx, Source{Name: l.artifact.File, Text: l.artifact.Source, Target: l.target, Flags: b.Flags, Compiler: b.Compiler})
 }
 
 // Artifact returns the kernel of a kind that launches use.

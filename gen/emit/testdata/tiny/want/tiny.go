@@ -86,8 +86,9 @@ func Bundle() kernel.Bundle {
 			SinkLogits: SinkLogits,
 			SoftCap:    SoftCap,
 		},
-		Flags: []string{"--std=c++17"},
-		Cache: kernel.CacheShape{HeadDim: HeadDim, VHeadDim: VHeadDim, PageSize: PageSize, HeadMajor: Layout == "hnd"},
+		Compiler: abi.Compiler{ID: "nvrtc", Version: "0.0"},
+		Flags:    []string{"--std=c++17"},
+		Cache:    kernel.CacheShape{HeadDim: HeadDim, VHeadDim: VHeadDim, PageSize: PageSize, HeadMajor: Layout == "hnd"},
 		Kernels: []kernel.Artifact{
 			{
 				Kind:        abi.KindPrefill,
