@@ -187,7 +187,6 @@ func artifacts(m abi.Manifest, embed bool) []Code {
 		}
 		fields = append(fields,
 			Id("Warps").Op(":").Lit(k.Plan.Warps),
-			Id("Group").Op(":").Id("Group"),
 			Id("SharedBytes").Op(":").Lit(k.SharedBytes))
 		if k.Plan.Blocks > 0 {
 			fields = append(fields, Id("Blocks").Op(":").Lit(k.Plan.Blocks))

@@ -15,7 +15,7 @@ func (o Output) Bundle(s spec.Spec) kernel.Bundle {
 		a := kernel.Artifact{
 			Kind: abi.Kind(k.Plan.Kind), Entry: k.Entry, File: k.File, Family: string(k.Plan.Family),
 			Rows: k.Plan.ItemRows(s.Model.Group()), Keys: k.Plan.Keys, Stages: k.Plan.Stages, Warps: k.Plan.Warps,
-			Group: s.Model.Group(), SharedBytes: k.Plan.Shared, Blocks: moreThanOne(k.Plan.MinBlocks), Cluster: moreThanOne(k.Plan.Cluster), Source: k.Source,
+			SharedBytes: k.Plan.Shared, Blocks: moreThanOne(k.Plan.MinBlocks), Cluster: moreThanOne(k.Plan.Cluster), Source: k.Source,
 			Folds: k.Plan.Folds, KeysAhead: k.Plan.KeysAhead, Targets: words(k.Plan.Targets), Tuned: words(k.Plan.Tuned),
 		}
 		b.Kernels = append(b.Kernels, a)

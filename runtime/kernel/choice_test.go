@@ -16,7 +16,7 @@ import (
 func tunedBundle() Bundle {
 	artifact := func(kind abi.Kind, name, family string, rows, keys, blocks int, targets, tuned []string) Artifact {
 		return Artifact{Kind: kind, Entry: name, File: name + ".cu", Family: family, Targets: targets, Tuned: tuned,
-			Rows: rows, Keys: keys, Stages: 2, Warps: 4, Group: 4, Blocks: blocks, Folds: family == "sm90", Source: []byte(name)}
+			Rows: rows, Keys: keys, Stages: 2, Warps: 4, Blocks: blocks, Folds: family == "sm90", Source: []byte(name)}
 	}
 	a100, h200 := []string{"sm_80"}, []string{"sm_90a"}
 	return Bundle{
@@ -226,7 +226,7 @@ func TestChooseAllocatesNothing(t *testing.T) {
 func TestPlanOfAChoice(t *testing.T) {
 	b := Bundle{Name: "threes", Kernels: []Artifact{{
 		Kind: abi.KindExtend, Entry: "extend", File: "extend_sm90_r256k128s2w12.cu", Family: "sm90", Targets: []string{"sm_90a"},
-		Rows: 252, Keys: 128, Stages: 2, Warps: 12, Group: 3, Cluster: 2, Source: []byte("x"),
+		Rows: 252, Keys: 128, Stages: 2, Warps: 12, Cluster: 2, Source: []byte("x"),
 	}}}
 	s, _ := openOn(t, b, cuda.Info{Name: "H200", Major: 9, Multiprocessors: 132})
 	if c := s.Choose(abi.KindExtend, 1, 1); c.Plan() != "r256k128s2w12" || c.Rows != 252 {

@@ -39,7 +39,6 @@ type Artifact struct {
 
 	Rows, Keys, Stages, Warps int // the plan; see [abi.ManifestPlan]
 
-	Group       int // query heads that share one KV head
 	SharedBytes int // dynamic shared memory of a block
 	Blocks      int // of a persistent grid, a multiprocessor; 0: 1
 	Cluster     int // blocks that take an item together, as a thread-block cluster; 0: 1

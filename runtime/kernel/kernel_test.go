@@ -21,7 +21,7 @@ func testBundle() Bundle {
 	for i, kind := range kinds {
 		b.Kernels = append(b.Kernels, Artifact{
 			Kind: kind, Entry: "llama3_" + string(kind), File: string(kind) + ".cu", Family: "sm80",
-			Targets: []string{"sm_80", "sm_90a"}, Warps: 4, Group: 4, SharedBytes: 1000 * i,
+			Targets: []string{"sm_80", "sm_90a"}, Warps: 4, SharedBytes: 1000 * i,
 			Source: []byte("source of " + kind), Cubins: map[string][]byte{"sm_80": []byte("cubin of " + kind)},
 		})
 	}

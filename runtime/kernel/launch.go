@@ -63,7 +63,7 @@ func (s *Set) attend(stream cuda.Stream, l *loaded, kind abi.Kind, p abi.AttendP
 }
 
 // Blocks is how many blocks of a kind that attends the device runs at a time, about, or of
-// those that take an item together, clusters: what a sequence is cut for (schedule.Options.Fill).
+// those that take an item together, clusters: what a sequence is cut for (schedule.Options.FillBy).
 func (s *Set) Blocks(kind abi.Kind) int { return s.blocks(s.kernels[kind]) }
 
 // SM80Blocks is how many blocks of family sm80 a multiprocessor is taken to hold, as

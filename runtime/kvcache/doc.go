@@ -12,7 +12,10 @@
 //
 // A [Sequence] is an ordered list of chunks at offsets and, behind them, the
 // request's own tokens; [Sequence.Place] puts further chunks behind those.
-// [Table] makes what a step's schedule needs of sequences.
+// [Table.Extend] gives a step's sequences room for their new tokens, and makes what its
+// schedule needs of them: package serve takes nothing else. [Sequence.Extend],
+// [Sequence.Slots] and [Table.Add] do the parts of it for one sequence, for a server with
+// an engine of its own.
 //
 // # Host tier and files
 //

@@ -99,7 +99,7 @@ func TestFill(t *testing.T) {
 		{"extend 64 over 8k", 128, 64, 8, 64, 8192, 16, 512},
 		{"extend 4096 over 8k", 128, 64, 8, 4096, 8192, 1, 8192},
 	} {
-		o := schedule.Options{Rows: c.rows, Group: 4, MaxPosition: 1 << 20, PageSize: 16}.Fill(264, c.kvHeads, c.keys)
+		o := schedule.Options{Rows: c.rows, Group: 4, MaxPosition: 1 << 20, PageSize: 16}.FillBy(264, 0, c.kvHeads, schedule.LeastPart(c.keys))
 		l, err := schedule.Build([]schedule.Sequence{{
 			Positions: make([]int32, c.query), Segments: []schedule.Segment{{Tokens: int32(c.context)}},
 		}}, o)
@@ -239,7 +239,7 @@ func BenchmarkBuilder(b *testing.B) {
 
 // options are those of a decode step of Llama-3-8B on an H200.
 func options() schedule.Options {
-	return schedule.Options{Rows: 16, Group: 4, Causal: true, MaxPosition: 1 << 20, PageSize: 16}.Fill(264, 8, 16)
+	return schedule.Options{Rows: 16, Group: 4, Causal: true, MaxPosition: 1 << 20, PageSize: 16}.FillBy(264, 0, 8, 256)
 }
 
 // batch is sequences in decode, each of so many segments, the last of them 100 own tokens.

@@ -100,7 +100,7 @@ func (s *SharedOptions) alignment(pageSize int) int {
 // BitwiseCut is the least distance of cuts with Bitwise, in tokens.
 func (s *SharedOptions) BitwiseCut(pageSize int) int { return bitwiseTiles * s.alignment(pageSize) }
 
-// cutAlone cuts each chunk by its length alone, as [Options.Fill] would for a
+// cutAlone cuts each chunk by its length alone, as [Options.FillBy] would for a
 // sequence of one tile.
 func (b *SharedBuilder) cutAlone(o *Options, s *SharedOptions) error {
 	least, most := s.BitwiseCut(o.PageSize), max(1, s.Blocks/s.KVHeads)

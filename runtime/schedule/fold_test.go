@@ -305,7 +305,7 @@ func TestPartsPerItem(t *testing.T) {
 		if c.rows > 192 {
 			blocks /= 2
 		}
-		o := schedule.Options{Rows: c.rows, Group: 4, MaxPosition: 1 << 20, PageSize: 16, Fold: true}.Fill(blocks, 8, c.keys)
+		o := schedule.Options{Rows: c.rows, Group: 4, MaxPosition: 1 << 20, PageSize: 16, Fold: true}.FillBy(blocks, 0, 8, schedule.LeastPart(c.keys))
 		var sequences []schedule.Sequence
 		for i := range c.sequences {
 			sequences = append(sequences, schedule.Sequence{

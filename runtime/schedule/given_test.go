@@ -141,7 +141,7 @@ func ExampleGiven() {
 		held.Offset = 1000 * (1 - i)
 		sequences = append(sequences, schedule.Sequence{QueryBegin: i, Positions: []int32{5104}, Segments: []schedule.Segment{held, own}})
 	}
-	o := schedule.Options{Rows: 16, Group: 4, Causal: true, MaxPosition: 1 << 17, PageSize: 16, Fold: true}.Fill(132, 8, 64)
+	o := schedule.Options{Rows: 16, Group: 4, Causal: true, MaxPosition: 1 << 17, PageSize: 16, Fold: true}.FillBy(132, 0, 8, 256)
 	if err := o.OnDevice(); err != nil {
 		fmt.Println(err) // the host makes the lists
 		return

@@ -93,9 +93,9 @@ type Options struct {
 	PadItems, PadTokens int
 }
 
-// Fill returns o with the cuts by which one sequence alone fills a device that runs
-// so many blocks of the kernel at a time. With keys the keys of a tile, c the [LeastPart] of a
-// kernel with such tiles, and for a sequence of n query tokens and T keys:
+// FillBy returns o with the cuts by which one sequence alone fills a device with so many blocks
+// of the kernel, of which so many as resident run at a time; resident 0: all. With c the fewest keys of
+// a part, [LeastPart] where nobody measured another, and for a sequence of n query tokens and T keys:
 //
 //	tiles = ceil(n / floor(Rows / Group))
 //	parts = max(1, floor(floor(blocks / kvHeads) / tiles))
@@ -103,22 +103,16 @@ type Options struct {
 //
 // Parts below c keys cost more in partial results than they gain. Nothing else goes
 // in: a sequence is cut the same way alone and in any batch.
-func (o Options) Fill(blocks, kvHeads, keys int) Options {
-	return o.FillBy(blocks, 0, kvHeads, LeastPart(keys))
-}
-
-// LeastPart is the fewest keys of a part, by [Options.Fill], for a kernel whose tiles have so
-// many: max(4 keys, 256).
-func LeastPart(keys int) int { return max(4*keys, 256) }
-
-// FillBy is Fill with c, the fewest keys of a part, of one's own, and cuts for so
-// many blocks where another number runs at a time; resident 0: as many.
 func (o Options) FillBy(blocks, resident, kvHeads, c int) Options {
 	o.SplitTokens = max(1, c)
 	o.MaxItems = max(1, blocks/max(1, kvHeads))
 	o.AtOnce = resident / max(1, kvHeads)
 	return o
 }
+
+// LeastPart is the fewest keys of a part, by [Options.FillBy], for a kernel whose tiles have so
+// many: max(4 keys, 256).
+func LeastPart(keys int) int { return max(4*keys, 256) }
 
 // Cache returns o for a device with an L2 cache of so many bytes, of KV of so many bytes a
 // token, all heads together. A step of less than six caches' bytes is faster where what
