@@ -40,6 +40,7 @@ lint:
 	@test -z "$$(gofmt -l .)" || { echo "gofmt these:"; gofmt -l .; exit 1; }
 	CGO_ENABLED=0 $(GO) vet ./...
 	CGO_ENABLED=0 $(GO) tool staticcheck ./...
+	for os in darwin windows; do CGO_ENABLED=0 GOOS=$$os GOARCH=amd64 $(GO) build ./... || exit 1; done
 
 # The committed output of the shipped specs.
 generate: toolchain

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -218,6 +219,9 @@ func writeSynced(path string, data []byte) error {
 }
 
 func syncFolder(path string) error {
+	if runtime.GOOS == "windows" { // which syncs no folders
+		return nil
+	}
 	d, err := os.Open(path)
 	if err != nil {
 		return err

@@ -12,10 +12,10 @@ import (
 	"io"
 	"os/exec"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/gen/subprocess"
 )
 
 //go:embed torch_attention.py
@@ -68,7 +68,7 @@ func StartTorch(ctx context.Context, s spec.Spec, o TorchOptions) (_ *Torch, err
 	}
 	t.cmd = exec.CommandContext(ctx, o.Python, args...)
 	t.cmd.Stderr = t.stderr
-	t.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt is for this process to pass on
+	subprocess.OwnGroup(t.cmd)
 	t.cmd.WaitDelay = time.Second
 	if t.stdin, err = t.cmd.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("torch: %w", err)

@@ -11,9 +11,9 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
+	"github.com/kgen-project/kgen/gen/subprocess"
 	"github.com/kgen-project/kgen/runtime/nvrtc"
 )
 
@@ -141,8 +141,8 @@ func startWorker(command []string) (*worker, error) {
 	// takes from there; kgen's cache keeps both.
 	w.cmd.Env = append(os.Environ(), "CUDA_CACHE_DISABLE=1")
 	w.cmd.Stdout, w.cmd.Stderr = w.said, w.said
-	w.cmd.ExtraFiles = []*os.File{childAnswers}             // the first is WorkerAnswers
-	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt from the terminal is for its parent
+	w.cmd.ExtraFiles = []*os.File{childAnswers} // the first is WorkerAnswers
+	subprocess.OwnGroup(w.cmd)
 	w.cmd.WaitDelay = time.Second
 	if w.in, err = w.cmd.StdinPipe(); err == nil {
 		err = w.cmd.Start()

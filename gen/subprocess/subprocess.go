@@ -51,8 +51,8 @@ func Run(ctx context.Context, c Command) (string, error) {
 		cmd.Stdout = io.MultiWriter(&output, c.Out)
 	}
 	cmd.Stderr = cmd.Stdout
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	OwnGroup(cmd)
+	cmd.Cancel = func() error { return killGroup(cmd) }
 	cmd.WaitDelay = time.Second // for a process that left the group and holds the output open
 	err := cmd.Run()
 	if ctx.Err() != nil {

@@ -18,6 +18,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 
 	"github.com/kgen-project/kgen/runtime/filelock"
@@ -231,6 +232,9 @@ func writeSynced(path string, data []byte) error {
 }
 
 func (c Cache) syncDir() error {
+	if runtime.GOOS == "windows" { // which syncs no folders
+		return nil
+	}
 	d, err := os.Open(c.Dir)
 	if err != nil {
 		return fmt.Errorf("cubincache: %w", err)

@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"os"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// poll is how often a waiter looks whether the lock is free: flock itself
+// poll is how often a waiter looks whether the lock is free: to wait in the system
 // can't be interrupted by a context.
 const poll = 10 * time.Millisecond
 
@@ -43,18 +41,18 @@ func Try(path string) (unlock func(), err error) {
 		if err != nil {
 			return nil, fmt.Errorf("lock: %w", err)
 		}
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err = flock(f)
 		if err == nil && isStill(f, path) {
 			return func() {
-				os.Remove(path) // if it stays, the next holder locks the same file
+				os.Remove(path) // if it stays, as on Windows, the next holder locks the same file
 				f.Close()
 			}, nil
 		}
 		f.Close()
 		switch {
-		case err == nil, errors.Is(err, unix.EINTR):
+		case err == nil:
 			continue
-		case errors.Is(err, unix.EWOULDBLOCK):
+		case errors.Is(err, ErrHeld):
 			return nil, ErrHeld
 		default:
 			return nil, fmt.Errorf("lock %s: %w", path, err)

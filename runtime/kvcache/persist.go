@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 
 	"github.com/kgen-project/kgen/runtime/filelock"
@@ -33,6 +34,9 @@ func (c *Cache) PersistFile(ctx context.Context, path string) error {
 	}
 	if err := os.Rename(temp, path); err != nil {
 		return fail(errors.Join(err, removeFile(temp)))
+	}
+	if runtime.GOOS == "windows" { // which syncs no folders
+		return nil
 	}
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {

@@ -73,11 +73,11 @@ type Library struct {
 func Open(path string) (*Library, error) {
 	// libnvrtc itself looks for it in the loader's folders only.
 	if builtins := builtinsBeside(path); builtins != "" {
-		if _, err := purego.Dlopen(builtins, purego.RTLD_NOW|purego.RTLD_GLOBAL); err != nil {
+		if _, err := dlopen(builtins, true); err != nil {
 			return nil, fmt.Errorf("nvrtc: load %s: %w", builtins, err)
 		}
 	}
-	handle, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	handle, err := dlopen(path, false)
 	if err != nil {
 		return nil, fmt.Errorf("nvrtc: load %s: %w", path, err)
 	}
@@ -98,7 +98,7 @@ func Open(path string) (*Library, error) {
 		{"nvrtcGetProgramLogSize", &l.logSize},
 		{"nvrtcGetProgramLog", &l.log},
 	} {
-		symbol, err := purego.Dlsym(handle, f.name)
+		symbol, err := dlsym(handle, f.name)
 		if err != nil {
 			return nil, fmt.Errorf("nvrtc: %s is too old or not NVRTC: %w", path, err)
 		}

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package bindingtest tests a binding of libcuda: that C gets the arguments
 // which Go gives and Go the results which C gives. testdata/libcuda.c is the
 // libcuda to bind.
