@@ -70,6 +70,7 @@ func (c *demoCommand) Run(ctx context.Context, a *app) error {
 	if err := o.Validate(s); err != nil {
 		return usageError{err}
 	}
+	s.Targets = []spec.Target{"sm_80"} // of the family that runs on every GPU and needs no tensor maps
 	dev, provide, err := a.demoBackend(ctx, c.Backend)
 	if err != nil {
 		return err
@@ -113,11 +114,7 @@ func (a *app) demoBackend(ctx context.Context, name string) (cuda.Device, verify
 			if err != nil {
 				return nil, nil, errors.Join(err, dev.Close())
 			}
-			generated := verify.Generated(dev, compileWith(p))
-			return dev, func(ctx context.Context, s spec.Spec) (verify.Kernels, error) {
-				s.Targets = []spec.Target{"sm_80"} // of the family that runs on every GPU and needs no tensor maps
-				return generated(ctx, s)
-			}, nil
+			return dev, verify.Generated(dev, compileWith(p)), nil
 		}
 		if name == "gpu" || !errors.Is(err, cuda.ErrNoDevice) && !errors.Is(err, cuda.ErrNoLibrary) {
 			return nil, nil, err
