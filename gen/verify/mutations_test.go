@@ -101,7 +101,7 @@ var mutationsLists = []mutation{
 	{"chunks that others hold read once", spec.Schedule, spec.Baked, "segment.own || chunks.holds[chunks.number[i]] == 1", "true", false},
 	{"own tokens seen from everywhere", spec.Schedule, spec.Baked, "segment.own && params.causal ? tokens - s.query_count : VISIBLE", "VISIBLE", false},
 	{"parts of shared sequences folded", spec.Schedule, spec.Baked, "parts[q] > 1 && shared[q] == 0", "parts[q] > 1", false},
-	{"a merge taken to cost nothing", spec.Schedule, spec.Baked, "cost += 128 * key;", "{}", false},
+	{"a merge taken to cost nothing", spec.Schedule, spec.Baked, "cost += launch * key;", "{}", false},
 	{"items forwards", spec.Schedule, spec.Baked, "backwards ? notes.buckets[bucket(i)] - 1 - before : before", "before", false},
 	{"scratch of the item before", spec.Schedule, spec.Baked, "i * s.query_count * fold_levels(per_item)", "0", false},
 	{"padding left as it was", spec.Schedule, spec.Baked, "put(all + count + i, 0, 0, 0, 0, 0, 0, 0, 0);", "{}", false},
