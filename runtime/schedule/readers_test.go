@@ -83,22 +83,25 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// A step of more tokens than OnceTokens says Once of nothing.
+// A step of more tokens than OnceTokens says Once of nothing, unless its kernel of many rows folds parts.
 func TestOnceTokens(t *testing.T) {
 	sequence := schedule.Sequence{Positions: make([]int32, 1), Segments: []schedule.Segment{{Page: 0, Tokens: 64}, {Page: 4, Tokens: 100, Offset: 64}}}
-	options := schedule.Options{Rows: 16, Group: 4, MaxPosition: 1 << 20}
+	decode := schedule.Options{Rows: 16, Group: 4, MaxPosition: 1 << 20, Fold: true}
+	extend, whole := decode, decode
+	extend.Rows, whole.Rows, whole.Whole = 128, 128, true
 	for _, c := range []struct {
+		options    schedule.Options
 		cache      int64
 		tokenBytes int
 		want       int32
-	}{{0, 4096, 1}, {27992, 1024, 1}, {27988, 1024, 0}} {
-		lists, err := schedule.Build([]schedule.Sequence{sequence}, options.Cache(c.cache, c.tokenBytes))
+	}{{decode, 0, 4096, 1}, {decode, 27992, 1024, 1}, {decode, 27988, 1024, 0}, {extend, 27988, 1024, 1}, {whole, 27988, 1024, 0}} {
+		lists, err := schedule.Build([]schedule.Sequence{sequence}, c.options.Cache(c.cache, c.tokenBytes))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range lists.Runs {
 			if r.Once != c.want {
-				t.Errorf("a cache of %d bytes: Once %d, want %d", c.cache, r.Once, c.want)
+				t.Errorf("%+v, a cache of %d bytes: Once %d, want %d", c.options, c.cache, r.Once, c.want)
 			}
 		}
 	}
