@@ -186,7 +186,7 @@ func (p *Problem) rotateAhead(st *step, a schedule.Ahead, c cache) error {
 func (p *Problem) scheduleOptions(k Kernels, s spec.Spec) schedule.Options {
 	how := k.choose(s, p.c)
 	o := schedule.Options{
-		Rows: how.Rows, Group: s.Model.Group(), Causal: s.Masks.Causal,
+		Rows: how.Rows, Cluster: how.Cluster, Group: s.Model.Group(), Causal: s.Masks.Causal,
 		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize,
 	}
 	if how.Folds {

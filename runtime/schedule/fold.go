@@ -7,9 +7,6 @@ import "math/bits"
 // productRows is the rows of a tile from which on its products take longer than its keys.
 const productRows = 64
 
-// mostBlockRows is the most rows of a block's tile: two blocks share one of more.
-const mostBlockRows = 192
-
 // fractions of a key are what costs are counted in, so that all is in whole numbers.
 const fractions = 64
 
@@ -18,7 +15,6 @@ type foldCosts struct {
 	idle        int // of the heaviest item what its end leaves idle, in fractions: 64 / e
 	row, merged int // of an item's row, and of one that merge puts together
 	launch      int // of merge
-	blocks      int // that take an item together, each its rows
 }
 
 // foldCosts are by the rows of the kernel's tiles. Those of few wait for memory, and blocks that have
@@ -28,9 +24,9 @@ type foldCosts struct {
 // an item (H100, 2026-11-26: what these choose takes 0.1 to 1.3 percent longer in the mean than the best).
 func (o *Options) foldCosts() foldCosts {
 	if o.Rows < productRows {
-		return foldCosts{idle: 1, row: 2, merged: 6, launch: 128, blocks: 1}
+		return foldCosts{idle: 1, row: 2, merged: 6, launch: 128}
 	}
-	return foldCosts{idle: 8, row: 3, merged: 3, launch: 64, blocks: (o.Rows-1)/mostBlockRows + 1}
+	return foldCosts{idle: 8, row: 3, merged: 3, launch: 64}
 }
 
 // atOnce is how many items the device runs at a time; 0: nobody says.
@@ -53,7 +49,8 @@ func (o *Options) choosesParts() bool { return o.Fold && o.PartsPerItem == 0 && 
 //
 // for its keys, by the heaviest item alone, by rounds of even items or by an even share
 // with what the end of the heaviest leaves idle. And what foldCosts says for each row of each
-// item, the partial results that are written and read again, of which a block has its share; for
+// item, the partial results that are written and read again, of which a block has its share, of a
+// cluster's each that of its rows; for
 // rows that merge puts together; and for its launch.
 func (b *Builder) partsPerItem(o *Options) int32 {
 	atOnce, c := o.atOnce(), o.foldCosts()
@@ -67,7 +64,7 @@ func (b *Builder) partsPerItem(o *Options) int32 {
 	for level, s := range levels {
 		most, rounds := int(s.heaviest), (s.items+atOnce-1)/atOnce
 		walk := max(key*most, fractions*all+c.idle*atOnce*most)
-		cost := max(walk, rounds*(key*all/max(1, s.items))) + fractions*(c.row*s.rows+c.merged*s.merged)/c.blocks
+		cost := max(walk, rounds*(key*all/max(1, s.items))) + fractions*(c.row*s.rows+c.merged*s.merged)/max(1, o.Cluster)
 		if s.merged > 0 {
 			cost += c.launch * key
 		}

@@ -301,11 +301,11 @@ func TestPartsPerItem(t *testing.T) {
 		{"extend 8 x 64 over 2k, two blocks", 256, 128, 8, 64, 2048, 4, 8},
 		{"extend 4 x 64 over 2k, two blocks of 64 keys", 256, 64, 4, 64, 2048, 4, 8},
 	} {
-		blocks := 132
+		blocks, cluster := 132, 1
 		if c.rows > 192 {
-			blocks /= 2
+			blocks, cluster = 66, 2
 		}
-		o := schedule.Options{Rows: c.rows, Group: 4, MaxPosition: 1 << 20, PageSize: 16, Fold: true}.FillBy(blocks, 0, 8, schedule.LeastPart(c.keys))
+		o := schedule.Options{Rows: c.rows, Cluster: cluster, Group: 4, MaxPosition: 1 << 20, PageSize: 16, Fold: true}.FillBy(blocks, 0, 8, schedule.LeastPart(c.keys))
 		var sequences []schedule.Sequence
 		for i := range c.sequences {
 			sequences = append(sequences, schedule.Sequence{

@@ -81,6 +81,8 @@ type Options struct {
 	// AtOnce is how many items, for all KV heads, the device runs at a time, to choose
 	// PartsPerItem by; 0: MaxItems.
 	AtOnce int
+	// Cluster is how many blocks take an item together, each some of its rows; 0: 1.
+	Cluster int
 
 	// OnceTokens is the most tokens of KV, each counted once, of a step whose runs say Once,
 	// where that is of use (see [Options.Cache]); 0: no limit. Runs of shared decode say Once

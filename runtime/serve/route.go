@@ -128,7 +128,7 @@ func scheduleOptions(m Model, kind int, c kernel.Choice) schedule.Options {
 		return schedule.Options{}
 	}
 	o := schedule.Options{
-		Rows: c.Rows, Group: m.Group, Causal: m.Causal, Window: m.Window, SinkTokens: m.SinkTokens,
+		Rows: c.Rows, Cluster: c.Cluster, Group: m.Group, Causal: m.Causal, Window: m.Window, SinkTokens: m.SinkTokens,
 		MaxPosition: m.maxPosition(), PageSize: m.PageSize, Fold: c.Folds, Whole: kind == extend && m.Batching == fastest,
 	}
 	if kind != prefill {
