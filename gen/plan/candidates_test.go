@@ -81,6 +81,7 @@ func TestMakeRefuses(t *testing.T) {
 	rawFP16 := spec.WithEncoding(fp16, spec.Raw)
 	values := wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 128, v_head_dim: 64}\n")
 	capped := wide(t, "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {soft_cap: 30}\n")
+	windowed := wide(t, "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {window: 100}\n")
 	longPages := s
 	longPages.Cache.PageSize = 64
 	unrotated := s
@@ -120,7 +121,11 @@ func TestMakeRefuses(t *testing.T) {
 		{baked, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{rawFP16, spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{raw, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 14), Blocks: 1}, "warps", "12 for 128 rows, or 16 to rotate keys by a warpgroup, not 14"},
-		{s, spec.Prefill, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
+		// Prefill's queries by a warpgroup: where it has registers, and there is something to rotate.
+		{windowed, spec.Prefill, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
+		{capped, spec.Prefill, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
+		{unrotated, spec.Prefill, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
+		{s, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 14), Blocks: 1}, "warps", "12 for 128 rows, or 16 to rotate queries by a warpgroup, not 14"},
 		{s, spec.SharedDecode, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{capped, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 16), Blocks: 1}, "warps", "12 for 128 rows, not 16"},
 		{spec.WithEncoding(capped, spec.Raw), spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},

@@ -107,7 +107,11 @@ func checkSM90(s spec.Spec, p Plan, fail refusal) *Misfit {
 		if rows == apartRows && canAlign(s, p.Kind) {
 			apart = fmt.Sprintf(", or %d to align queries and rotate them by a warpgroup", attendWarps(rows)+apartWarps)
 		} else if rows == apartRows && canRotateApart(s, p.Kind) {
-			apart = fmt.Sprintf(", or %d to rotate keys by a warpgroup", attendWarps(rows)+apartWarps)
+			what := "queries"
+			if s.RotatesKeys() {
+				what = "keys"
+			}
+			apart = fmt.Sprintf(", or %d to rotate %s by a warpgroup", attendWarps(rows)+apartWarps, what)
 		}
 		return fail("warps", "family sm90 has four warps that copy and rotate, and four for each 64 rows: %d for %d rows%s, not %d",
 			attendWarps(rows), rows, apart, p.Warps)

@@ -188,7 +188,7 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 				return append([]spec.Tile{apart}, tiles...)
 			}
 		}
-		if kind != spec.SharedDecode && m.VHeadDim <= 128 && FP16Keys(s, family) {
+		if rotatesWholeItems(s, kind) || kind != spec.SharedDecode && m.VHeadDim <= 128 && FP16Keys(s, family) && s.Rope.RotaryDim >= fewRotated {
 			keys := 128
 			if manyCopies(s) {
 				keys = 64
@@ -376,10 +376,19 @@ func rotationTakesFactor(s spec.Spec) bool {
 func AlignsPairs(s spec.Spec) bool { return s.Model.HeadDim > 128 }
 
 // canRotateApart reports the kinds of family sm90 that a warpgroup of its own can rotate for:
-// aligned queries, or raw keys as fp16, which takes fewer registers. Beside it consumers have
+// aligned queries, prefill's, or raw keys as fp16, which takes fewer registers. Beside it consumers have
 // none to cap scores with.
 func canRotateApart(s spec.Spec, kind spec.Kind) bool {
-	return canAlign(s, kind) || manyRows(kind) && FP16Keys(s, SM90) && s.Masks.SoftCap == 0
+	return canAlign(s, kind) || rotatesWholeItems(s, kind) || manyRows(kind) && FP16Keys(s, SM90) && s.Masks.SoftCap == 0
+}
+
+// rotatesWholeItems reports prefill whose queries a warpgroup of its own rotates: its items have few tiles and most of them one
+// rotation, for which two warps take longer than such an item's products do. A window, the heads of a token and many copies take
+// registers that there are not.
+func rotatesWholeItems(s spec.Spec, kind spec.Kind) bool {
+	m := s.Model
+	return kind == spec.Prefill && !s.RotatesKeys() && s.Rope.RotaryDim > 0 && m.HeadDim > ownDims && m.HeadDim <= 128 && m.VHeadDim <= 128 &&
+		m.Group() <= 8 && s.Masks.Window == 0 && s.Masks.SoftCap == 0 && !manyCopies(s)
 }
 
 // canRotateAhead reports where raw keys may be rotated ahead of a kernel that many rows make
@@ -402,6 +411,9 @@ const (
 	ownRows, ownKeys, ownDims = 192, 128, 64
 
 	clusterRows = 256 // of a tile that a cluster of two blocks shares
+
+	// Of fewer rotated dimensions four rotators of raw keys have no unit for each, and spill up to 140 bytes in extend.
+	fewRotated = 64
 )
 
 // canCluster reports the kinds of family sm90 of which two blocks can share an item: what one

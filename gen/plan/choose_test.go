@@ -11,7 +11,10 @@ import (
 
 func wide(t testing.TB, more string) spec.Spec {
 	t.Helper()
-	s, err := spec.Parse("wide.yaml", []byte("name: wide\nrope: {type: default, theta: 10000}\n"+more))
+	if !strings.Contains(more, "rope:") {
+		more = "rope: {type: default, theta: 10000}\n" + more
+	}
+	s, err := spec.Parse("wide.yaml", []byte("name: wide\n"+more))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,6 +123,9 @@ func TestChooseRaw(t *testing.T) {
 		{"cache: {encoding: raw, page_size: 8}\nmodel: {query_heads: 32, kv_heads: 8, head_dim: 128}", apart, beside, want{"sm90_r16k64s4w12", 4}},
 		{"cache: {encoding: raw, page_size: 16, layout: hnd}\nmodel: {query_heads: 32, kv_heads: 8, head_dim: 128}", apart, beside, want{"sm90_r16k64s4w12", 4}},
 		{"cache: {encoding: raw, page_size: 8, layout: hnd}\nmodel: {query_heads: 32, kv_heads: 8, head_dim: 128}", want{"sm90_r128k64s2w16", 4}, beside, want{"sm90_r16k64s4w12", 4}},
+		{"model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nrope: {type: default, theta: 10000, rotary_dim: 64}", apart, beside, want{"sm90_r16k64s4w12", 4}},
+		{"model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nrope: {type: default, theta: 10000, rotary_dim: 32}", beside, beside, want{"sm90_r16k64s4w12", 4}},
+		{"model: {query_heads: 32, kv_heads: 8, head_dim: 64}\nrope: {type: default, theta: 10000, rotary_dim: 16}", beside, beside, want{"sm90_r16k64s4w12", 4}},
 		{"masks: {soft_cap: 30}\nmodel: {query_heads: 8, kv_heads: 2, head_dim: 128}", short, short, want{"sm90_r16k64s4w12", 4}},
 	} {
 		cache := "\ncache: {encoding: raw}\n"
@@ -136,6 +142,38 @@ func TestChooseRaw(t *testing.T) {
 			if p.Layout().String() != want.layout || p.Fallback != "" || p.Rotators != want.rotators {
 				t.Errorf("%s of %s is %s with %d rotators (%q), want %s with %d", kind, c.model, p.Layout(), p.Rotators, p.Fallback, want.layout, want.rotators)
 			}
+		}
+	}
+}
+
+// Prefill of 128 dimensions has a warpgroup that rotates its queries, where that leaves registers: ptxas spills
+// nothing of these either.
+func TestChoosePrefill(t *testing.T) {
+	const dim128 = "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\n"
+	for _, c := range []struct {
+		more     string
+		want     string
+		rotators int
+	}{
+		{dim128, "sm90_r128k128s2w16", 4},
+		{dim128 + "cache: {encoding: baked}\n", "sm90_r128k128s2w16", 4},
+		{"model: {query_heads: 64, kv_heads: 8, head_dim: 128, dtype: fp16}\n", "sm90_r128k128s2w16", 4},
+		{dim128 + "tiles: {prefill: {warps: 12}}\n", "sm90_r128k128s2w12", 2},
+		{dim128 + "tiles: {prefill: {rows: 256, warps: 16}}\n", "sm90_r256k128s2w16", 4},
+		{"model: {query_heads: 72, kv_heads: 8, head_dim: 128}\n", "sm90_r128k128s2w12", 2},
+		{dim128 + "masks: {window: 100}\n", "sm90_r128k128s2w12", 2},
+		{dim128 + "masks: {soft_cap: 30}\n", "sm90_r128k64s2w12", 2},
+		{dim128 + "cache: {layout: hnd, page_size: 8}\n", "sm90_r128k128s2w12", 2},
+		{"model: {query_heads: 32, kv_heads: 8, head_dim: 64}\n", "sm90_r192k128s3w16", 0},
+		{"model: {query_heads: 32, kv_heads: 8, head_dim: 256}\n", "sm90_r128k64s2w12", 2},
+	} {
+		p, err := plan.Choose(wide(t, c.more), spec.Prefill, "sm_90a")
+		if err != nil {
+			t.Errorf("%s%v", c.more, err)
+			continue
+		}
+		if p.Layout().String() != c.want || p.Rotators != c.rotators || p.AlignsQueries || p.Fallback != "" {
+			t.Errorf("%sis %s with %d rotators (%q), want %s with %d", c.more, p.Layout(), p.Rotators, p.Fallback, c.want, c.rotators)
 		}
 	}
 }

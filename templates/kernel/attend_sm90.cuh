@@ -380,8 +380,12 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
 #if KGEN_ROTATED_KEYS
   constexpr int consumer_registers = 192, copiers_apart = 24;  // rotators have a unit's keys and its angles' terms in theirs
 #else
-  constexpr int copiers_apart = 24;  // rotators have aligned queries in theirs
-  constexpr int consumer_registers = rotates_own<Config> ? 160 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
+  constexpr int copiers_apart = 24;
+#if KGEN_ALIGNED_QUERIES
+  constexpr int consumer_registers = Config::v_head_dim > 128 ? 208 : 192;  // rotators have aligned queries in theirs
+#else
+  constexpr int consumer_registers = rotates_own<Config> ? 160 : Config::v_head_dim > 128 ? 208 : 200;
+#endif
 #endif
   constexpr int other_registers = (consumers + helper_groups == 4 ? 512 : 504) - consumers * consumer_registers;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all

@@ -9,7 +9,7 @@ constexpr int rotator_threads = 32 * Config::rotators;
 
 // Of queries, a rotator takes as many heads at a time as it has registers for.
 template <class Config>
-constexpr int rotated_heads = Config::v_head_dim > 128 ? 2 : 4;
+constexpr int rotated_heads = Config::v_head_dim > 128 || rotates_apart<Config> && Config::group > 4 ? 2 : 4;
 
 #if KGEN_ALIGNED_QUERIES
 template <class Config, int Threads>
