@@ -2614,7 +2614,7 @@ constexpr int rotator_threads = 32 * Config::rotators;
 
 // Of queries, a rotator takes as many heads at a time as it has registers for.
 template <class Config>
-constexpr int rotated_heads = Config::v_head_dim > 128 ? 2 : 4;
+constexpr int rotated_heads = Config::v_head_dim > 128 || rotates_apart<Config> && Config::group > 4 ? 2 : 4;
 
 template <class Config, int Threads>
 __device__ __forceinline__ void align_queries(const AlignedQueries<Config>& aligned, const AttendParams& params, const Item& item, int kv_head, int thread) {
@@ -3301,8 +3301,8 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   ptx::cluster_start();
 
   // The registers of three or four warpgroups, shared out by need. Two have enough.
-  constexpr int copiers_apart = 24;  // rotators have aligned queries in theirs
-  constexpr int consumer_registers = rotates_own<Config> ? 160 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
+  constexpr int copiers_apart = 24;
+  constexpr int consumer_registers = Config::v_head_dim > 128 ? 208 : 192;  // rotators have aligned queries in theirs
   constexpr int other_registers = (consumers + helper_groups == 4 ? 512 : 504) - consumers * consumer_registers;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all
   // others are there for.

@@ -16,7 +16,7 @@
 //
 //	append      append_sm80.cu
 //	prefill     prefill_sm80_r128k64s1w4.cu
-//	prefill     prefill_sm90_r128k128s2w12.cu
+//	prefill     prefill_sm90_r128k128s2w16.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
 //	extend      extend_sm80_r64k64s1w4.cu
@@ -43,7 +43,7 @@ import (
 //go:embed manifest.json
 //go:embed append_sm80.cu
 //go:embed prefill_sm80_r128k64s1w4.cu
-//go:embed prefill_sm90_r128k128s2w12.cu
+//go:embed prefill_sm90_r128k128s2w16.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
 //go:embed extend_sm80_r64k64s1w4.cu
@@ -142,16 +142,16 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindPrefill,
-				Entry:       "kgen_llama2_7b_prefill_sm90_r128k128s2w12",
-				File:        "prefill_sm90_r128k128s2w12.cu",
+				Entry:       "kgen_llama2_7b_prefill_sm90_r128k128s2w16",
+				File:        "prefill_sm90_r128k128s2w16.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
 				Rows:        128,
 				Keys:        128,
 				Stages:      2,
-				Warps:       12,
+				Warps:       16,
 				SharedBytes: 230400,
-				Source:      read("prefill_sm90_r128k128s2w12.cu"),
+				Source:      read("prefill_sm90_r128k128s2w16.cu"),
 			},
 			{
 				Kind:        abi.KindExtend,

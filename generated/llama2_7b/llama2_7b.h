@@ -94,9 +94,9 @@
 // multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
 // with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
 // (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
-// Machine code: prefill_sm90_r128k128s2w12.sm_90a.cubin
-#define KGEN_LLAMA2_7B_PREFILL_SM90_ENTRY "kgen_llama2_7b_prefill_sm90_r128k128s2w12"
-#define KGEN_LLAMA2_7B_PREFILL_SM90_THREADS 384
+// Machine code: prefill_sm90_r128k128s2w16.sm_90a.cubin
+#define KGEN_LLAMA2_7B_PREFILL_SM90_ENTRY "kgen_llama2_7b_prefill_sm90_r128k128s2w16"
+#define KGEN_LLAMA2_7B_PREFILL_SM90_THREADS 512
 #define KGEN_LLAMA2_7B_PREFILL_SM90_SHARED_BYTES 230400
 #define KGEN_LLAMA2_7B_PREFILL_SM90_ROWS 128  // of a tile: query tokens of an item x group, at most
 

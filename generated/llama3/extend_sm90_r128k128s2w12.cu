@@ -2264,7 +2264,7 @@ constexpr int rotator_threads = 32 * Config::rotators;
 
 // Of queries, a rotator takes as many heads at a time as it has registers for.
 template <class Config>
-constexpr int rotated_heads = Config::v_head_dim > 128 ? 2 : 4;
+constexpr int rotated_heads = Config::v_head_dim > 128 || rotates_apart<Config> && Config::group > 4 ? 2 : 4;
 
 // Publishes each item's queries, once for each run that needs a rotation of its own.
 // The first of all are the consumers' own work.
@@ -2990,8 +2990,8 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   ptx::sync_threads();
 
   // The registers of three or four warpgroups, shared out by need. Two have enough.
-  constexpr int copiers_apart = 24;  // rotators have aligned queries in theirs
-  constexpr int consumer_registers = rotates_own<Config> ? 160 : Config::v_head_dim > 128 ? 208 : rotates_apart<Config> ? 192 : 200;
+  constexpr int copiers_apart = 24;
+  constexpr int consumer_registers = rotates_own<Config> ? 160 : Config::v_head_dim > 128 ? 208 : 200;
   constexpr int other_registers = (consumers + helper_groups == 4 ? 512 : 504) - consumers * consumer_registers;
   // Of warps that could go on a scheduler takes the first, and the consumers are what all
   // others are there for.

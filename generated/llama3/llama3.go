@@ -16,12 +16,11 @@
 //
 //	append      append_sm80.cu
 //	prefill     prefill_sm80_r128k64s1w4.cu
-//	prefill     prefill_sm90_r128k128s2w12.cu
-//	prefill     prefill_sm80_r128k32s2w4.cu
-//	prefill     prefill_sm90_r256k128s2w12.cu
+//	prefill     prefill_sm90_r128k128s2w16.cu
+//	prefill     prefill_sm90_r128k64s2w16.cu
+//	prefill     prefill_sm90_r256k128s2w16.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
-//	extend      extend_sm90_r256k64s3w16.cu
 //	extend      extend_sm90_r256k64s4w16.cu
 //	extend      extend_sm90_r256k128s2w16.cu
 //	extend      extend_sm90_r128k128s2w16.cu
@@ -48,12 +47,11 @@ import (
 //go:embed manifest.json
 //go:embed append_sm80.cu
 //go:embed prefill_sm80_r128k64s1w4.cu
-//go:embed prefill_sm90_r128k128s2w12.cu
-//go:embed prefill_sm80_r128k32s2w4.cu
-//go:embed prefill_sm90_r256k128s2w12.cu
+//go:embed prefill_sm90_r128k128s2w16.cu
+//go:embed prefill_sm90_r128k64s2w16.cu
+//go:embed prefill_sm90_r256k128s2w16.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
-//go:embed extend_sm90_r256k64s3w16.cu
 //go:embed extend_sm90_r256k64s4w16.cu
 //go:embed extend_sm90_r256k128s2w16.cu
 //go:embed extend_sm90_r128k128s2w16.cu
@@ -152,45 +150,45 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindPrefill,
-				Entry:       "kgen_llama3_prefill_sm90_r128k128s2w12",
-				File:        "prefill_sm90_r128k128s2w12.cu",
+				Entry:       "kgen_llama3_prefill_sm90_r128k128s2w16",
+				File:        "prefill_sm90_r128k128s2w16.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
 				Rows:        128,
 				Keys:        128,
 				Stages:      2,
-				Warps:       12,
+				Warps:       16,
 				SharedBytes: 230400,
-				Source:      read("prefill_sm90_r128k128s2w12.cu"),
+				Source:      read("prefill_sm90_r128k128s2w16.cu"),
 			},
 			{
 				Kind:        abi.KindPrefill,
-				Entry:       "kgen_llama3_prefill_sm80_r128k32s2w4",
-				File:        "prefill_sm80_r128k32s2w4.cu",
-				Family:      "sm80",
+				Entry:       "kgen_llama3_prefill_sm90_r128k64s2w16",
+				File:        "prefill_sm90_r128k64s2w16.cu",
+				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
 				Tuned:       []string{"sm_90a"},
 				Rows:        128,
-				Keys:        32,
+				Keys:        64,
 				Stages:      2,
-				Warps:       4,
-				SharedBytes: 67840,
-				Source:      read("prefill_sm80_r128k32s2w4.cu"),
+				Warps:       16,
+				SharedBytes: 148480,
+				Source:      read("prefill_sm90_r128k64s2w16.cu"),
 			},
 			{
 				Kind:        abi.KindPrefill,
-				Entry:       "kgen_llama3_prefill_sm90_r256k128s2w12",
-				File:        "prefill_sm90_r256k128s2w12.cu",
+				Entry:       "kgen_llama3_prefill_sm90_r256k128s2w16",
+				File:        "prefill_sm90_r256k128s2w16.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
 				Tuned:       []string{"sm_90a"},
 				Rows:        256,
 				Keys:        128,
 				Stages:      2,
-				Warps:       12,
+				Warps:       16,
 				SharedBytes: 230400,
 				Cluster:     2,
-				Source:      read("prefill_sm90_r256k128s2w12.cu"),
+				Source:      read("prefill_sm90_r256k128s2w16.cu"),
 			},
 			{
 				Kind:        abi.KindExtend,
@@ -218,22 +216,6 @@ func Bundle() kernel.Bundle {
 				SharedBytes: 230400,
 				Folds:       true,
 				Source:      read("extend_sm90_r128k128s2w12.cu"),
-			},
-			{
-				Kind:        abi.KindExtend,
-				Entry:       "kgen_llama3_extend_sm90_r256k64s3w16",
-				File:        "extend_sm90_r256k64s3w16.cu",
-				Family:      "sm90",
-				Targets:     []string{"sm_90a"},
-				Tuned:       []string{"sm_90a"},
-				Rows:        256,
-				Keys:        64,
-				Stages:      3,
-				Warps:       16,
-				SharedBytes: 183296,
-				Cluster:     2,
-				Folds:       true,
-				Source:      read("extend_sm90_r256k64s3w16.cu"),
 			},
 			{
 				Kind:        abi.KindExtend,
@@ -398,23 +380,18 @@ func Bundle() kernel.Bundle {
 		},
 		Tuned: []kernel.Tuned{
 			{Device: "NVIDIA H100 80GB HBM3", Rules: []kernel.Rule{
-				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm80_r128k32s2w4"},
-				{Kind: abi.KindPrefill, Keys: 2048, Entry: "kgen_llama3_prefill_sm90_r128k128s2w12"},
-				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w12"},
+				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm90_r128k64s2w16"},
+				{Kind: abi.KindPrefill, Keys: 2048, Entry: "kgen_llama3_prefill_sm90_r128k128s2w16"},
+				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 32, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Entry: "kgen_llama3_extend_sm90_r256k64s3w16"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 65536, Entry: "kgen_llama3_extend_sm90_r256k64s4w16"},
-				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
+				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k64s4w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 192, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 			}},
 			{Device: "NVIDIA H200", Rules: []kernel.Rule{
-				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm80_r128k32s2w4"},
-				{Kind: abi.KindPrefill, Keys: 2048, Entry: "kgen_llama3_prefill_sm90_r128k128s2w12"},
-				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w12"},
 				{Kind: abi.KindExtend, Query: 32, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
