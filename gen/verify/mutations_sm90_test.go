@@ -50,6 +50,11 @@ var mutationsSM90 = []mutation{
 	// Queries that the kernel ahead makes.
 	{"decode: queries read before they are made", spec.Decode, spec.Segment, "int lane) {\n  ptx::wait_for_previous_kernel();\n", "int lane) {\n", false},
 
+	// The zeros of values that a tile does not have.
+	{"zeros by another warpgroup than the first to use them", spec.Extend, spec.Segment, "if (tokens >= keys || warpgroup > 0) return;", "if (tokens >= keys || warpgroup == 0) return;", false},
+	{"no fence behind zeros", spec.Extend, spec.Segment, "tokens, ptx::thread_index());\n      ptx::fence_async_shared();", "tokens, ptx::thread_index());", false},
+	{"zeros by half of a warpgroup", spec.Extend, spec.Segment, "clear_missing_values<128>(", "if (ptx::thread_index() < 64) clear_missing_values<128>(", false},
+
 	// What consumers are told of a tile.
 	{"a tile without its mask", spec.Prefill, spec.Segment, "? is_masked : 0", "? 0 : 0", false},
 
@@ -95,6 +100,12 @@ var mutationsBeside = []mutation{
 	{"whole tiles behind one that is not", spec.Extend, spec.Segment, "if (usual() && tokens == keys && next", "if (usual() && next", false},
 	{"something subtracted for nothing", spec.Extend, spec.Segment, "plain = score_exponent<Config>(params) == 1.f && softmax.plain();", "plain = 1;", false},
 	{"far maxima taken for near ones", spec.Extend, spec.Segment, "near = 32.f;", "near = 1e30f;", false},
+
+	// The zeros of values that a tile does not have.
+	{"values that another warpgroup may not have cleared yet", spec.Prefill, spec.Segment, "ptx::named_barrier_sync(cleared, consumer_threads);", remove, false},
+	{"values that other warps may not have cleared yet", spec.Prefill, spec.Segment, "ptx::named_barrier_sync(1, clearing);", remove, false},
+	{"no fence behind zeros", spec.Prefill, spec.Segment, "tokens, ptx::thread_index());\n        ptx::fence_async_shared();", "tokens, ptx::thread_index());", false},
+	{"zeros by half of a warpgroup", spec.Prefill, spec.Segment, "clear_missing_values<clearing>(", "if (ptx::thread_index() < 64) clear_missing_values<clearing>(", false},
 
 	// What consumers are told of a tile.
 	{"tiles all whole", spec.Extend, spec.Segment, "(tokens < Config::keys ? tokens : Config::keys) |", "Config::keys |", false},
