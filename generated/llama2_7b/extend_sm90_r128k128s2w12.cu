@@ -2752,13 +2752,14 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       return note_of(key.stage);
     };
     auto wait_for_values = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity); };
-    // Where the tile is not whole, for which the warpgroups meet: not in anyone's turn.
+    // Where the tile is not whole. The first warpgroup does it ahead of its turn with the tile, which comes before the others': they
+    // need not meet for that, which would bring their softmaxes together.
     auto complete_values = [&](int tokens) {
-      if (tokens >= keys) return;
+      if (tokens >= keys || warpgroup > 0) return;
       wait_for_values();
-      clear_missing_values<consumer_threads>(shared.value[value.stage], tokens, ptx::thread_index());
+      clear_missing_values<128>(shared.value[value.stage], tokens, ptx::thread_index());
       ptx::fence_async_shared();
-      ptx::named_barrier_sync(1, consumer_threads);
+      if constexpr (warpgroups == 1) ptx::named_barrier_sync(1, 128);
     };
     auto mask = [&](int stage, const TileNote& note) {
       if (note.masked()) {
