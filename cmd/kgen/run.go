@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -183,15 +185,30 @@ func (a *app) report(ctx context.Context, err error) int {
 		fmt.Fprintln(a.stderr, err)
 		return exitUsage
 	}
-	advice := ""
-	if errors.Is(err, cubincache.ErrUnusable) {
-		advice = "; set KGEN_CACHE_DIR to a folder that can be written"
-	}
-	fmt.Fprintf(a.stderr, "kgen: %s%s\n", strings.TrimSpace(err.Error()), advice)
+	fmt.Fprintf(a.stderr, "kgen: %s%s\n", strings.TrimSpace(err.Error()), a.advice(err))
 	if errors.As(err, &usageError{}) {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// advice is what to do about an error of the cache folder, whoever met it there; "" about any other.
+func (a *app) advice(err error) string {
+	const elsewhere = "; set KGEN_CACHE_DIR to a folder that can be written"
+	if errors.Is(err, cubincache.ErrUnusable) {
+		return elsewhere
+	}
+	var at *fs.PathError
+	if dir, noDir := a.cacheDir(); noDir == nil && errors.As(err, &at) && (below(at.Path, dir) || at.Op == "mkdir" && below(dir, at.Path)) {
+		return elsewhere
+	}
+	return ""
+}
+
+// below reports whether a path is a folder or in it.
+func below(path, dir string) bool {
+	in, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(in)
 }
 
 // checkedWriter keeps the first error of writing, so that commands need not
