@@ -101,12 +101,6 @@ var mutationsBeside = []mutation{
 	{"something subtracted for nothing", spec.Extend, spec.Segment, "plain = score_exponent<Config>(params) == 1.f && softmax.plain();", "plain = 1;", false},
 	{"far maxima taken for near ones", spec.Extend, spec.Segment, "near = 32.f;", "near = 1e30f;", false},
 
-	// The zeros of values that a tile does not have.
-	{"values that another warpgroup may not have cleared yet", spec.Prefill, spec.Segment, "ptx::named_barrier_sync(cleared, consumer_threads);", remove, false},
-	{"values that other warps may not have cleared yet", spec.Prefill, spec.Segment, "ptx::named_barrier_sync(1, clearing);", remove, false},
-	{"no fence behind zeros", spec.Prefill, spec.Segment, "tokens, ptx::thread_index());\n        ptx::fence_async_shared();", "tokens, ptx::thread_index());", false},
-	{"zeros by half of a warpgroup", spec.Prefill, spec.Segment, "clear_missing_values<clearing>(", "if (ptx::thread_index() < 64) clear_missing_values<clearing>(", false},
-
 	// What consumers are told of a tile.
 	{"tiles all whole", spec.Extend, spec.Segment, "(tokens < Config::keys ? tokens : Config::keys) |", "Config::keys |", false},
 	{"no tile a part's first", spec.Extend, spec.Segment, "? is_parts_first : 0", "? 0 : 0", false},
