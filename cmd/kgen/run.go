@@ -192,14 +192,18 @@ func (a *app) report(ctx context.Context, err error) int {
 	return exitFailed
 }
 
-// advice is what to do about an error of the cache folder, whoever met it there; "" about any other.
+// advice is what to do about a cache folder that can't be made or written, whoever met that; "" about any other error.
 func (a *app) advice(err error) string {
 	const elsewhere = "; set KGEN_CACHE_DIR to a folder that can be written"
 	if errors.Is(err, cubincache.ErrUnusable) {
 		return elsewhere
 	}
 	var at *fs.PathError
-	if dir, noDir := a.cacheDir(); noDir == nil && errors.As(err, &at) && (below(at.Path, dir) || at.Op == "mkdir" && below(dir, at.Path)) {
+	dir, noDir := a.cacheDir()
+	if noDir != nil || !errors.As(err, &at) {
+		return ""
+	}
+	if at.Op == "mkdir" && below(dir, at.Path) || below(at.Path, dir) && !errors.Is(err, fs.ErrNotExist) {
 		return elsewhere
 	}
 	return ""
