@@ -2116,7 +2116,7 @@ __device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& valu
 namespace kgen {
 
 // Whether the warps that rotate are a warpgroup of their own, as those that do it by the matrix
-// units are, and those of raw keys where there are registers for them.
+// units are, and those of raw keys and of prefill's queries where there are registers for them.
 template <class Config>
 constexpr bool rotates_apart = Config::rotators == 4;
 
@@ -2657,8 +2657,8 @@ __device__ __forceinline__ void touch(Accumulator<1, Columns>& a) {
 // rows of the tile does the softmax of one tile of keys under the products of the next. Of
 // one more, one or two warps keep the tensor copies of K and V in flight, and the others
 // rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Where queries
-// are aligned (tile/aligned_queries), and where there is room for it with raw keys, that is
-// another warpgroup's work; of a cluster's two blocks each rotates half of a tile of raw keys then,
+// are aligned (tile/aligned_queries), and where there is room for it with raw keys and in prefill,
+// that is another warpgroup's work; of a cluster's two blocks each rotates half of a tile of raw keys then,
 // and gives it to the other. Three warpgroups leave no registers to others: each rotates its own
 // queries.
 // Blocks are persistent: the copies and rotations of the next item start under the end of

@@ -2,8 +2,8 @@
 // rows of the tile does the softmax of one tile of keys under the products of the next. Of
 // one more, one or two warps keep the tensor copies of K and V in flight, and the others
 // rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Where queries
-// are aligned (tile/aligned_queries), and where there is room for it with raw keys, that is
-// another warpgroup's work; of a cluster's two blocks each rotates half of a tile of raw keys then,
+// are aligned (tile/aligned_queries), and where there is room for it with raw keys and in prefill,
+// that is another warpgroup's work; of a cluster's two blocks each rotates half of a tile of raw keys then,
 // and gives it to the other. Three warpgroups leave no registers to others: each rotates its own
 // queries.
 // Blocks are persistent: the copies and rotations of the next item start under the end of

@@ -14,7 +14,7 @@
 namespace kgen {
 
 // Whether the warps that rotate are a warpgroup of their own, as those that do it by the matrix
-// units are, and those of raw keys where there are registers for them.
+// units are, and those of raw keys and of prefill's queries where there are registers for them.
 template <class Config>
 constexpr bool rotates_apart = Config::rotators == 4;
 
