@@ -27,9 +27,9 @@ zipf=$(for s in 0 1.07 2.1; do for batch in 64 256; do printf ',zipf:%s:%s/1000x
 edited() { sed "$1" specs/llama3.yaml; }
 
 # clustered WARPS SED-SCRIPT: llama3 with other lines, for sm_90a, prefill and extend by tiles
-# of two blocks, extend by so many warps.
+# of two blocks, extend by so many warps, prefill by the planner's.
 clustered() {
-  edited "$2; s/^targets:.*/targets: [sm_90a]/; \$a tiles: {prefill: {rows: 256, warps: 12}, extend: {rows: 256, warps: $1}}"
+  edited "$2; s/^targets:.*/targets: [sm_90a]/; \$a tiles: {prefill: {rows: 256}, extend: {rows: 256, warps: $1}}"
 }
 
 # bench NAME SPEC ARGUMENTS...: a run of kgen bench. A spec on standard input (-) has the
@@ -134,6 +134,8 @@ segment,raw,baked s/head_dim: 128/head_dim: 256/
 segment,raw,baked s/head_dim: 128/head_dim: 64/
 segment,raw,baked s/query_heads: 32/query_heads: 8/
 segment,raw,baked s/query_heads: 32/query_heads: 24/; s/dtype: bf16/dtype: fp16/
+segment,raw,baked s/query_heads: 32/query_heads: 64/
+segment,raw,baked s/query_heads: 32/query_heads: 48/; s/layout: nhd/layout: hnd/; s/^cache:/masks: {sink_logits: true}\n&/
 segment,raw,baked s/query_heads: 32/query_heads: 128/; s/layout: nhd/layout: hnd/
 segment,raw,baked s/head_dim: 128/&\n  v_head_dim: 64/; s/query_heads: 32/query_heads: 56/
 segment,raw,baked s/theta: 500000/&\n  pairing: interleaved\n  rotary_dim: 64/
