@@ -15,14 +15,17 @@ class Previous {
     writes_.clear();
     pending_ = early;
     if (early) compare();
-    before_.clear();
-    global.for_each([&](unsigned char* begin, size_t size) { before_.push_back({begin, {begin, begin + size}}); });
+    forget();
+    global.for_each([&](unsigned char* begin, size_t size) {
+      before_.push_back({begin, bytes_.size(), size});
+      bytes_.insert(bytes_.end(), begin, begin + size);
+    });
     if (early) {
       for (Write& w : writes_) memcpy(w.at, w.was.data(), w.was.size());
     }
   }
   // Something else has come since: the launch ahead has ended.
-  void forget() { before_.clear(); }
+  void forget() { before_.clear(), bytes_.clear(); }
 
   // The launch ahead ends. False: it has already.
   bool end() {
@@ -36,7 +39,7 @@ class Previous {
  private:
   struct Buffer {
     unsigned char* begin;
-    std::vector<unsigned char> bytes;
+    size_t kept, size;  // its bytes are at `kept` in bytes_
   };
   struct Write {
     unsigned char* at;
@@ -45,19 +48,20 @@ class Previous {
   // Finds what has changed since the launch ahead began.
   void compare() {
     for (const Buffer& b : before_) {
-      unsigned char* const at = b.begin;
-      const size_t size = b.bytes.size();
-      if (size == 0 || memcmp(at, b.bytes.data(), size) == 0) continue;
-      for (size_t i = 0, end; i < size; i = end + 1) {
-        for (end = i; end < size && at[end] != b.bytes[end]; end++) {}
-        if (end > i) writes_.push_back({at + i, {&b.bytes[i], &b.bytes[i] + (end - i)}, {at + i, at + end}});
+      const unsigned char* const was = bytes_.data() + b.kept;
+      unsigned char* const is = b.begin;
+      if (b.size == 0 || memcmp(is, was, b.size) == 0) continue;
+      for (size_t i = 0, end; i < b.size; i = end + 1) {
+        for (end = i; end < b.size && is[end] != was[end]; end++) {}
+        if (end > i) writes_.push_back({is + i, {was + i, was + end}, {is + i, is + end}});
       }
     }
   }
 
-  std::vector<Buffer> before_;  // the launch ahead
-  std::vector<Write> writes_;   // its
-  bool pending_ = false;        // they are taken back
+  std::vector<Buffer> before_;        // the launch ahead
+  std::vector<unsigned char> bytes_;  // of all of these, in memory that stays
+  std::vector<Write> writes_;         // its
+  bool pending_ = false;              // they are taken back
 };
 
 }  // namespace kgen_emulator
