@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"testing"
 
@@ -120,36 +121,79 @@ func mustBeFound(t *testing.T, seed uint64, mutations []mutation, change func(*s
 					s.Masks = spec.Masks{Causal: true, Window: 40, SinkTokens: 4, SinkLogits: true, SoftCap: 3}
 				}
 			})
-			o := Options{Kinds: []spec.Kind{g.kind}, Encodings: []spec.Encoding{g.encoding}, Cases: 8, Seed: seed}
 			dev := unoptimized(t, 1) // most mistakes show in the first case
-			r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), o)
+			o := Options{Kinds: []spec.Kind{g.kind}, Encodings: []spec.Encoding{g.encoding}, Cases: 8, Seed: seed}
+			b, err := newBench(t.Context(), dev, s, Generated(dev, kernel.Options{}), o)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !r.OK() {
+			defer b.close()
+			rows, failures, err := b.kind(t.Context(), g.kind, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := (Report{Rows: rows, Failures: failures}); !r.OK() {
 				t.Fatalf("as it is: %s", r)
 			}
+			cases := &trialCases{bench: b, kind: g.kind, encoding: g.encoding, seed: seed}
 			for _, m := range mutations {
-				t.Run(m.name, func(t *testing.T) { m.mustBeFound(t, dev, s, o) })
+				t.Run(m.name, func(t *testing.T) { m.mustBeFound(t, cases) })
 			}
 		})
 	}
 }
 
+// trialCases are cases that one mutation after the other is tried in. Each is made once, with what baked makes of it.
+type trialCases struct {
+	bench    *bench
+	kind     spec.Kind
+	encoding spec.Encoding
+	seed     uint64
+	made     []besideBaked
+}
+
+// failures are those of the bench's kernels in case n, counted from 1.
+func (c *trialCases) failures(ctx context.Context, n int) ([]Failure, error) {
+	if n > len(c.made) || c.encoding == spec.Baked { // which is held to itself
+		c.made = append(c.made[:n-1], c.bench.besideBaked(ctx, c.kind, c.seed, n))
+	}
+	o, err := c.made[n-1].run(ctx, c.encoding)
+	if err != nil {
+		return nil, err
+	}
+	var t tally
+	t.add(n, o)
+	_, failures := t.row(c.kind, c.encoding, c.seed)
+	return failures, nil
+}
+
 // mustBeFound runs case after case until one fails.
-func (m mutation) mustBeFound(t *testing.T, dev cuda.Device, s spec.Spec, o Options) {
-	o.Cases = 32 // what few cases are such that it matters takes some to be found
-	for o.Case = 1; o.Case <= o.Cases; o.Case++ {
-		r, err := Run(t.Context(), dev, s, mutated(dev, m), o)
+func (m mutation) mustBeFound(t *testing.T, cases *trialCases) {
+	b := cases.bench
+	right := b.kernels[m.encoding]
+	wrong, err := mutated(b.dev, m)(t.Context(), plan.WithEncoding(b.spec, m.encoding))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.kernels[m.encoding] = wrong
+	defer func() {
+		b.kernels[m.encoding] = right
+		if err := wrong.Launcher.(io.Closer).Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	const most = 32 // what few cases are such that it matters takes some to be found
+	for n := 1; n <= most; n++ {
+		failures, err := cases.failures(t.Context(), n)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !r.OK() {
-			t.Log(r.Failures[0].Message)
+		if len(failures) > 0 {
+			t.Log(failures[0].Message)
 			return
 		}
 	}
-	t.Errorf("not found in %d cases", o.Cases)
+	t.Errorf("not found in %d cases", most)
 }
 
 // mutated is Generated, with a mistake in the kernel of one kind and encoding.

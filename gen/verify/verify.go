@@ -246,30 +246,52 @@ func (b *bench) kind(ctx context.Context, kind spec.Kind, o Options) ([]Row, []F
 
 // encodings runs case n in each encoding.
 func (b *bench) encodings(ctx context.Context, kind spec.Kind, o Options, n int) ([]outcome, error) {
-	try := b.trial(kind, o.Seed, n)
-	baked, bakedErr := try(ctx, spec.Baked)
+	c := b.besideBaked(ctx, kind, o.Seed, n)
 	var outcomes []outcome
 	for _, e := range o.Encodings {
-		m, err := baked, bakedErr
-		if e != spec.Baked {
-			m, err = try(ctx, e)
-		}
-		if err := errors.Join(ctx.Err(), fatal(bakedErr), fatal(err)); err != nil {
+		outcome, err := c.run(ctx, e)
+		if err != nil {
 			return nil, fmt.Errorf("%s, seed %d, case %d: %w", e, o.Seed, n, err)
 		}
-		if err == nil && bakedErr != nil {
-			err = wrongf("the baked kernel, which it is held to: %w", bakedErr)
-		}
-		twin := baked
-		if kind == spec.Materialise {
-			twin = m // baked is only copied, which sets no measure
-		}
-		if err == nil {
-			err = m.check(twin)
-		}
-		outcomes = append(outcomes, outcome{m, twin, err})
+		outcomes = append(outcomes, outcome)
 	}
 	return outcomes, nil
+}
+
+// besideBaked is a case and what the baked kernel makes of it.
+type besideBaked struct {
+	kind  spec.Kind
+	try   trial
+	baked measure
+	err   error
+}
+
+func (b *bench) besideBaked(ctx context.Context, kind spec.Kind, seed uint64, n int) besideBaked {
+	c := besideBaked{kind: kind, try: b.trial(kind, seed, n)}
+	c.baked, c.err = c.try(ctx, spec.Baked)
+	return c
+}
+
+// run judges an encoding's kernel. The error is about what kept it from that.
+func (c besideBaked) run(ctx context.Context, e spec.Encoding) (outcome, error) {
+	m, err := c.baked, c.err
+	if e != spec.Baked {
+		m, err = c.try(ctx, e)
+	}
+	if err := errors.Join(ctx.Err(), fatal(c.err), fatal(err)); err != nil {
+		return outcome{}, err
+	}
+	if err == nil && c.err != nil {
+		err = wrongf("the baked kernel, which it is held to: %w", c.err)
+	}
+	twin := c.baked
+	if c.kind == spec.Materialise {
+		twin = m // baked is only copied, which sets no measure
+	}
+	if err == nil {
+		err = m.check(twin)
+	}
+	return outcome{m, twin, err}, nil
 }
 
 // trial makes case n. Its randomness depends on the seed, the kind and n
