@@ -156,18 +156,23 @@ func fewestRegisters(m spec.Model, p Plan) int {
 
 const mostRegisters = 255 // of a thread
 
-// registerLimit is the registers that a thread can have, of a warpgroup that attends where
-// others give up some of theirs: family sm90's of many rows do, and the plans for which it
-// matters have outputs of 256 dimensions, the rotators' and the copiers' warpgroup for that, or the copiers' for three.
+// registerLimit is the registers that a thread can have. Of family sm90's kinds of many rows it is a
+// thread's that attends, to whom the others of three or four warpgroups give some of theirs:
+// consumer_registers of templates/kernel/attend_sm90.cuh.
 func registerLimit(s spec.Spec, p Plan) int {
-	const unit, beside, besideWide, ofThree = 8, 192, 208, 160
+	const unit, ofThree, besideRotators, wide, usual = 8, 160, 192, 208, 200
+	s = p.Reads(s)
 	switch {
+	case p.Family != SM90 || !manyRows(p.Kind) || p.BlockRows() < apartRows:
+		return min(mostRegisters, registersPerSM/(p.Threads()*max(1, p.MinBlocks))/unit*unit)
 	case p.RotatesOwn():
 		return ofThree
-	case p.Family == SM90 && manyRows(p.Kind) && p.BlockRows() == apartRows && s.Model.VHeadDim > 128 && !s.RotatesKeys():
-		return besideWide
-	case p.RotatesApart():
-		return beside
+	case s.RotatesKeys():
+		return besideRotators
+	case s.Model.VHeadDim > 128:
+		return wide
+	case p.AlignsQueries:
+		return besideRotators
 	}
-	return min(mostRegisters, registersPerSM/(p.Threads()*max(1, p.MinBlocks))/unit*unit)
+	return usual
 }
