@@ -28,7 +28,7 @@ func changeFile(path string, content func() ([]byte, error)) error {
 	if err != nil {
 		return err
 	}
-	temp := beside(place)
+	temp := unfinished(place)
 	err = writeSynced(temp, data)
 	if err == nil {
 		err = os.Rename(temp, place)
@@ -47,7 +47,7 @@ func checkFile(path string) error {
 		return err
 	}
 	defer unlock()
-	temp := beside(place)
+	temp := unfinished(place)
 	return notWritten(path, errors.Join(writeSynced(temp, nil), os.RemoveAll(temp)))
 }
 
@@ -69,15 +69,21 @@ func lockPlace(path string) (place string, unlock func(), err error) {
 	case err == nil && isMount(place):
 		return "", nil, fmt.Errorf("write %s: it is a mount point, which no other file can take the place of: give another file", path)
 	}
-	unlock, err = filelock.Lock(context.Background(), beside(place)+".lock") // nobody has it for long
+	unlock, err = filelock.Lock(context.Background(), unfinished(place)+".lock") // nobody has it for long
 	if err != nil {
 		return "", nil, notWritten(path, err)
 	}
-	if err := os.RemoveAll(beside(place)); err != nil { // of a process that was killed
+	if err := os.RemoveAll(unfinished(place)); err != nil { // of a process that was killed
 		unlock()
 		return "", nil, notWritten(path, err)
 	}
 	return place, unlock, nil
+}
+
+// unfinished is where a file is written before it takes its place. It is never where a folder
+// is: what a killed process leaves of the one is not in the way of the other.
+func unfinished(place string) string {
+	return filepath.Join(filepath.Dir(place), "."+filepath.Base(place)+".kgen-file")
 }
 
 // notWritten is an error with the name that the caller gave in the place of the

@@ -47,6 +47,30 @@ func TestReplaceFileByManyAtATime(t *testing.T) {
 	}
 }
 
+// A file is written beside a build that stages a folder for the same place, which it leaves
+// alone, and over what a process that was killed has left of that file.
+func TestReplaceFileBesideABuild(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	if err := stage(folder{path: path, files: map[string][]byte{"x.cu": nil}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeSynced(unfinished(path), []byte("half")); err != nil {
+		t.Fatal(err)
+	}
+	if err := replaceFile(path, []byte("whole")); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(path); err != nil || string(data) != "whole" {
+		t.Errorf("the file has %q, %v", data, err)
+	}
+	if _, err := os.Stat(filepath.Join(beside(path), "x.cu")); err != nil {
+		t.Errorf("the build's folder: %v", err)
+	}
+	if _, err := os.Stat(unfinished(path)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("left: %v", err)
+	}
+}
+
 // What a file was changed to by another is there when it is changed again.
 func TestChangeFileLosesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")

@@ -91,16 +91,15 @@ func beside(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+stagedSuffix)
 }
 
-// sweep removes the folders that this build, or one that was killed, has left beside
-// theirs. The caller holds the parent's lock, as whoever stages folders does. Files of such
-// names are of [replaceFile], which has locks of its own.
+// sweep removes what this build, or one that was killed, has left beside its folders. The
+// caller holds the parent's lock, as does whoever writes under such a name: so nobody is at it.
 func sweep(parent string) error {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
 		return fmt.Errorf("clean up: %w", err)
 	}
 	for _, e := range entries {
-		if !e.IsDir() || e.Name()[0] != '.' || !strings.HasSuffix(e.Name(), stagedSuffix) {
+		if e.Name()[0] != '.' || !strings.HasSuffix(e.Name(), stagedSuffix) {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(parent, e.Name())); err != nil {
