@@ -41,7 +41,7 @@ type diagnosis struct {
 }
 
 type cache struct {
-	Dir     string `json:"dir"`
+	Dir     string `json:"dir"` // "": there is none
 	Bytes   int64  `json:"bytes"`
 	Files   int    `json:"files"`
 	Problem string `json:"problem,omitempty"`
@@ -233,7 +233,11 @@ func (a *app) printDiagnosis(d diagnosis) error {
 		}
 		rows = append(rows, []string{t.Name, text, t.Path})
 	}
-	rows = append(rows, []string{"cache", fmt.Sprintf("%d files, %s", d.Cache.Files, sizeText(d.Cache.Bytes)), d.Cache.Dir})
+	kept := "none: see below"
+	if d.Cache.Dir != "" {
+		kept = fmt.Sprintf("%d files, %s", d.Cache.Files, sizeText(d.Cache.Bytes))
+	}
+	rows = append(rows, []string{"cache", kept, d.Cache.Dir})
 	g := "none"
 	if d.GPU.Name != "" {
 		g = fmt.Sprintf("%s, capability %s, %d multiprocessors, %s, %s", d.GPU.Name, d.GPU.Capability, d.GPU.SMs, sizeText(d.GPU.Memory), d.GPU.Driver)
