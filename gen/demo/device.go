@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/kgen-project/kgen/gen/emit"
 	"github.com/kgen-project/kgen/gen/plan"
 	"github.com/kgen-project/kgen/gen/spec"
 	"github.com/kgen-project/kgen/gen/verify"
@@ -84,18 +85,12 @@ func (d *device) close() error {
 
 // engine serves requests, or documents, with pages for each of the token counts.
 func (d *device) engine(e spec.Encoding, tokens []int) (*serve.Engine, error) {
-	s := d.spec
-	score, rotated := s.Rope.ScoreFactors(s.Model.HeadDim)
 	pages := 0
 	for _, n := range tokens {
-		pages += (n + s.Cache.PageSize - 1) / s.Cache.PageSize
+		pages += (n + d.spec.Cache.PageSize - 1) / d.spec.Cache.PageSize
 	}
-	return serve.New(d.dev, d.kernels[e], serve.Model{
-		Name: "demo", SpecDigest: spec.Digest(plan.WithEncoding(s, e)), Layers: 1,
-		KVHeads: s.Model.KVHeads, Group: s.Model.Group(), HeadDim: s.Model.HeadDim, VHeadDim: s.Model.VHeadDim,
-		DType: string(s.Model.DType), PageSize: s.Cache.PageSize, Encoding: string(e), Sharing: string(s.Sharing), Batching: string(s.Batching), Rope: s.Rope, Scale: float32(s.Scale * score), RopeScale: float32(rotated),
-		Causal: s.Masks.Causal, Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, SinkLogits: s.Masks.SinkLogits, SoftCap: s.Masks.SoftCap, MaxPosition: s.Rope.MaxPosition,
-	}, serve.Options{Pages: pages})
+	facts := emit.Output{}.Bundle(plan.WithEncoding(d.spec, e)) // of no kernels: d has them
+	return serve.New(d.dev, d.kernels[e], serve.ModelOf(facts, "demo", 1), serve.Options{Pages: pages})
 }
 
 // load puts a step's inputs on the device.
