@@ -32,7 +32,15 @@ func (b *bench) attendTrial(rng *rand.Rand, kind spec.Kind) trial {
 		if err != nil {
 			return measure{}, err
 		}
-		all, err := run.twice(ctx)
+		first, err := run.first(ctx)
+		if err != nil {
+			return measure{}, err
+		}
+		m, err := c.compare(first, refs, b.spec, b.format)
+		if err != nil {
+			return m, err
+		}
+		all, err := run.again(ctx, first)
 		if err != nil {
 			return measure{}, err
 		}
@@ -44,10 +52,6 @@ func (b *bench) attendTrial(rng *rand.Rand, kind spec.Kind) trial {
 			if err := c.sameSequence(all, one, b.spec.Model.VHeadDim); err != nil {
 				return measure{}, err
 			}
-		}
-		m, err := c.compare(all, refs, b.spec, b.format)
-		if err != nil {
-			return m, err
 		}
 		if e == spec.Raw {
 			m.sameBits, err = b.rawBits(ctx, memory, &c, all)

@@ -85,16 +85,16 @@ func (r *attendRun) mapCache() error {
 	return mapFor(r.c.kind, &r.maps)
 }
 
-// twice runs all sequences two times, for the same bits: first with blocks that take
-// work as they get to it, then with shares that are fixed, and with parts in other groups
-// where these don't matter.
-func (r *attendRun) twice(ctx context.Context) (outputs, error) {
+// first runs all sequences, with blocks that take work as they get to it.
+func (r *attendRun) first(ctx context.Context) (outputs, error) {
+	r.partsPerItem = r.c.partGroups(r.bench.spec)[0]
+	return r.launch(ctx, r.c.everySequence())
+}
+
+// again runs all sequences once more, for the bits of the first time: with shares that are
+// fixed, and with parts in other groups where these don't matter.
+func (r *attendRun) again(ctx context.Context, first outputs) (outputs, error) {
 	groups := r.c.partGroups(r.bench.spec)
-	r.partsPerItem = groups[0]
-	first, err := r.launch(ctx, r.c.everySequence())
-	if err != nil {
-		return outputs{}, err
-	}
 	r.fixedShares, r.readsPartials, r.partsPerItem = true, r.c.kind == spec.SharedDecode, groups[1]
 	second, err := r.launch(ctx, r.c.everySequence())
 	r.fixedShares, r.readsPartials = false, false
