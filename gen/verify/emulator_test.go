@@ -74,6 +74,11 @@ func openEmulator(t testing.TB, o emulate.Options) *emulate.Device {
 // verified runs the cases on the kernels that are generated of a spec, and reports those that fail.
 func verified(t *testing.T, dev *emulate.Device, s spec.Spec, o Options) Report {
 	t.Helper()
+	if len(o.Kinds) > 0 { // others would only be compiled
+		s.Kinds = slices.DeleteFunc(slices.Clone(s.Kinds), func(k spec.Kind) bool {
+			return !slices.Contains(o.Kinds, k) && k != spec.Append && k != spec.Merge
+		})
+	}
 	r, err := Run(t.Context(), dev, s, Generated(dev, kernel.Options{}), o)
 	if err != nil {
 		t.Fatal(err)
