@@ -141,8 +141,12 @@ func (m measure) relative() float64 {
 type tally struct {
 	cases, failed, sameBits int
 	measured, baked         measure // of the cases where both were measured
+	pooled                  []pair  // the same, case by case
 	failures                []Failure
 }
+
+// pair is the squared error of a case beside that of baked.
+type pair struct{ measured, baked float64 }
 
 const maxFailures = 5 // of one row, in the report
 
@@ -157,6 +161,7 @@ func (t *tally) add(n int, o outcome) {
 	if !o.measure.apart {
 		t.measured.pool(o.measure)
 		t.baked.pool(o.baked)
+		t.pooled = append(t.pooled, pair{o.measure.err2, o.baked.err2})
 	}
 	if o.measure.sameBits {
 		t.sameBits++
@@ -180,10 +185,10 @@ func (t *tally) row(kind spec.Kind, e spec.Encoding, seed uint64) (Row, []Failur
 	if row.Error != row.Baked {
 		row.Ratio = row.Error / math.Max(row.Baked, math.SmallestNonzeroFloat32)
 	}
-	if t.failed == 0 && t.measured.rows >= ratioRows && row.Ratio > maxRatio {
+	if limit := maxRatio + ratioErrors*ratioError(t.pooled); t.failed == 0 && t.measured.rows >= ratioRows && row.Ratio > limit {
 		t.failures = append(t.failures, Failure{
-			Message: fmt.Sprintf("relative error %.3e over all cases is %.3f times that of baked, %.3e; at most %.1f is right",
-				row.Error, row.Ratio, row.Baked, maxRatio),
+			Message: fmt.Sprintf("relative error %.3e over all cases is %.3f times that of baked, %.3e; at most %.2f is right",
+				row.Error, row.Ratio, row.Baked, limit),
 		})
 	}
 	for i := range t.failures {

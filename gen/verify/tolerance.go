@@ -56,12 +56,33 @@ const (
 )
 
 // Against baked, on the same data: the pooled relative error of all cases, but
-// for those apart, is at most maxRatio times baked's. The pooled errors scatter by about 1/sqrt(2 rows),
-// so from ratioRows on that is a statement about the kernel, not the dice.
+// for those apart, is at most maxRatio times baked's. The pooled errors of independent rows scatter by about
+// 1/sqrt(2 rows), so fewer than ratioRows say nothing of the kernel. But rows of a case that see the same keys have
+// errors in common: what the ratio differs by from case to case says how sure it is, and comes on top, ratioErrors times.
 const (
-	maxRatio  = 1.1
-	ratioRows = 1000
+	maxRatio    = 1.1
+	ratioRows   = 1000
+	ratioErrors = 3
 )
+
+// ratioError is the standard error of the ratio of the pooled errors of cases, by how much they differ from it. It is 0 of
+// one case, and where baked is exact.
+func ratioError(cases []pair) float64 {
+	var measured, baked float64
+	for _, c := range cases {
+		measured += c.measured
+		baked += c.baked
+	}
+	if n := float64(len(cases)); n > 1 && measured > 0 && baked > 0 {
+		ratio, off := measured/baked, 0.0 // of squares, whose root's error is half of theirs in proportion
+		for _, c := range cases {
+			d := c.measured - ratio*c.baked
+			off += d * d
+		}
+		return math.Sqrt(off*n/(n-1)) / baked / (2 * math.Sqrt(ratio))
+	}
+	return 0
+}
 
 // check holds one case to its own bound and to the baked kernel's error. Twice
 // baked's is more than scatter explains in a case of many rows; in one of few
