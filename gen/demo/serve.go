@@ -187,7 +187,7 @@ func (v *server) step(ctx context.Context, batch []serve.Entry, in vectors) (too
 		return 0, 0, 0, err
 	}
 	defer s.Abort() // once committed, it does nothing
-	if err := s.Attend(0, io); err != nil {
+	if err := s.Attend(ctx, 0, io); err != nil {
 		return 0, 0, 0, err
 	}
 	if err := s.Wait(ctx); err != nil {
@@ -207,7 +207,7 @@ func (v *server) register(ctx context.Context, document int) (*kvcache.Chunk, er
 			return err
 		}
 		start = start.Add(time.Since(loading)) // a server has the inputs on the device
-		if err := s.Attend(0, io); err != nil {
+		if err := s.Attend(ctx, 0, io); err != nil {
 			return err
 		}
 		return s.Wait(ctx)

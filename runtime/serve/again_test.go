@@ -81,7 +81,7 @@ func (l *listed) step(t *testing.T, commit bool, batch ...serve.Entry) []any {
 		t.Fatal(err)
 	}
 	defer s.Abort()
-	if err := s.Attend(0, serve.IO{Q: 256, K: 256, V: 256, Out: 256}); err != nil {
+	if err := s.Attend(t.Context(), 0, serve.IO{Q: 256, K: 256, V: 256, Out: 256}); err != nil {
 		t.Fatal(err)
 	}
 	if commit {
@@ -129,7 +129,7 @@ func testStepAfterStep(t *testing.T, sharing string, seed uint64) {
 		defer l.engine.Close()
 		for j, n := range documents {
 			c, err := l.engine.Register(t.Context(), toy.Document(uint64(j), n), func(_ context.Context, s *serve.Step) error {
-				return s.Attend(0, serve.IO{Q: 256, K: 256, V: 256, Out: 256})
+				return s.Attend(t.Context(), 0, serve.IO{Q: 256, K: 256, V: 256, Out: 256})
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -104,7 +104,7 @@ func benchmarkSchedule(b *testing.B, sequences int, shared, joined bool) {
 	defer e.Close()
 	ctx := b.Context()
 	io := serve.IO{Q: 256, K: 256, V: 256, Out: 256}
-	attend := func(_ context.Context, s *serve.Step) error { return s.Attend(0, io) }
+	attend := func(_ context.Context, s *serve.Step) error { return s.Attend(ctx, 0, io) }
 	chunks := make([]*kvcache.Chunk, documents)
 	for i := range chunks {
 		if chunks[i], err = e.Register(ctx, toy.Document(uint64(i), tokens), attend); err != nil {

@@ -31,7 +31,7 @@ func TestBlame(t *testing.T) {
 	attend := func(s *serve.Step) {
 		t.Helper()
 		for layer := range b.Model.Layers {
-			if err := s.Attend(layer, nowhere); err != nil {
+			if err := s.Attend(ctx, layer, nowhere); err != nil {
 				t.Fatal(err)
 			}
 		}

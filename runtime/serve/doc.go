@@ -12,7 +12,7 @@
 //	step, err := engine.Schedule(ctx, batch) // which sequences, how many new tokens each
 //	for layer := range layers {
 //		// the model's own kernels make q, k and v, un-rotated, on step.Stream()
-//		err = step.Attend(layer, serve.IO{Q: q, K: k, V: v, Out: out})
+//		err = step.Attend(ctx, layer, serve.IO{Q: q, K: k, V: v, Out: out})
 //	}
 //	err = step.Commit() // or step.Abort()
 //
@@ -29,8 +29,8 @@
 // Listing a step of hundreds of sequences takes the host up to a tenth of a millisecond, which
 // nobody waits for where the step is made while the one before is at work:
 //
-//	step.Launch()                                // or Attend, layer by layer
-//	step.Commit()                                // does not wait
+//	step.Launch(ctx)                             // or Attend, layer by layer
+//	step.Commit()                                // waits for nothing
 //	next, err := graph.Schedule(ctx, batch)      // as if all went on
 //	// the tokens of the step come; where a sequence has ended:
 //	next.Abort()                                 // its new tokens are taken back

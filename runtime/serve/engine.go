@@ -314,6 +314,12 @@ func (e *Engine) enter(ctx context.Context, how int64) error {
 
 func (e *Engine) leave(how int64) { e.work.Release(how) }
 
+func (e *Engine) isClosed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closed
+}
+
 // wait waits for streams of the engine, while others queue work or record a graph.
 func (e *Engine) wait(ctx context.Context, streams ...cuda.Stream) error {
 	e.mu.Lock()

@@ -72,8 +72,8 @@ func TestNamedErrors(t *testing.T) {
 	check("truncate in a step", s.Truncate(0), serve.ErrBusy)
 	check("place in a step", s.Place(nil, 0), serve.ErrBusy)
 	check("close in a step", s.Close(), serve.ErrBusy)
-	check("no such layer", step.Attend(2, serve.IO{Q: 16, K: 16, V: 16, Out: 16}), "the model has layers 0 to 1")
-	check("a null pointer", step.Attend(0, serve.IO{Q: 16, K: 16, V: 16}), "out 0x0: none may be null")
+	check("no such layer", step.Attend(ctx, 2, serve.IO{Q: 16, K: 16, V: 16, Out: 16}), "the model has layers 0 to 1")
+	check("a null pointer", step.Attend(ctx, 0, serve.IO{Q: 16, K: 16, V: 16}), "out 0x0: none may be null")
 	for _, c := range []struct {
 		io   serve.IO
 		want string
@@ -85,14 +85,14 @@ func TestNamedErrors(t *testing.T) {
 		{serve.IO{Q: 16, K: 16, V: 16, Out: 16, VStride: 8}, "the stride of v is 8 elements"},
 		{serve.IO{Q: 16, K: 16, V: 16, Out: 16, OutStride: 1 << 31}, "the stride of out is 2147483648 elements"},
 	} {
-		check("a bad tensor", step.Attend(0, c.io), c.want)
+		check("a bad tensor", step.Attend(ctx, 0, c.io), c.want)
 	}
-	check("no graph", step.Launch(), "not of a graph")
+	check("no graph", step.Launch(ctx), "not of a graph")
 	check("nothing attended", step.Commit(), serve.ErrIncomplete)
 	check("ended", step.Commit(), serve.ErrEnded)
 	check("ended", step.Wait(ctx), serve.ErrEnded)
-	check("ended", step.Attend(0, serve.IO{}), serve.ErrEnded)
-	check("ended", step.Launch(), serve.ErrEnded)
+	check("ended", step.Attend(ctx, 0, serve.IO{}), serve.ErrEnded)
+	check("ended", step.Launch(ctx), serve.ErrEnded)
 	step.Abort()
 	if s.Tokens() != 0 {
 		t.Errorf("%d tokens are left", s.Tokens())
@@ -114,11 +114,11 @@ func TestNamedErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := step.Attend(0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}); err != nil {
+	if err := step.Attend(ctx, 0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}); err != nil {
 		t.Fatal(err)
 	}
 	check("a kernel failed", step.Wait(ctx), serve.ErrLaunch)
-	check("a failed step", step.Attend(1, serve.IO{Q: 16, K: 16, V: 16, Out: 16}), serve.ErrLaunch)
+	check("a failed step", step.Attend(ctx, 1, serve.IO{Q: 16, K: 16, V: 16, Out: 16}), serve.ErrLaunch)
 	check("a failed step", step.Commit(), serve.ErrLaunch)
 	tokens := toy.Document(1, 2)
 	outs, err := b.Step(ctx, []serve.Entry{{Sequence: s, Tokens: 2}}, tokens)
@@ -194,7 +194,7 @@ func TestClosed(t *testing.T) {
 		"place":          func() error { return third.Place(nil, 0) },
 		"graph schedule": func() error { _, err := g.Schedule(ctx, []serve.Entry{{Sequence: s, Tokens: 1}}); return err },
 		"graph close":    func() error { return g.Close(ctx) },
-		"attend":         func() error { return step.Attend(0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}) },
+		"attend":         func() error { return step.Attend(ctx, 0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}) },
 		"wait":           func() error { return step.Wait(ctx) },
 	} {
 		if err := f(); !errors.Is(err, serve.ErrClosed) {

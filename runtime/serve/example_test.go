@@ -45,7 +45,7 @@ func Example() {
 	io := serve.IO{Q: alloc(tokens * heads * dim), K: alloc(tokens * kvHeads * dim), V: alloc(tokens * kvHeads * dim), Out: alloc(tokens * heads * dim)}
 	forward := func(_ context.Context, step *serve.Step) error {
 		for layer := range model.Layers {
-			if err := step.Attend(layer, io); err != nil {
+			if err := step.Attend(ctx, layer, io); err != nil {
 				return err
 			}
 		}

@@ -136,7 +136,7 @@ func TestGraphErrors(t *testing.T) {
 		s, err := g.Schedule(ctx, c.batch)
 		switch {
 		case c.name == "fits" && err == nil:
-			if err := s.Attend(0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}); err == nil {
+			if err := s.Attend(ctx, 0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}); err == nil {
 				t.Error("a layer of a graph's step was attended")
 			}
 			if _, err := g.Schedule(ctx, c.batch); !errors.Is(err, serve.ErrBusy) {
@@ -186,7 +186,7 @@ func TestGraphErrors(t *testing.T) {
 func TestCaptureOnlyAttends(t *testing.T) {
 	b := newBench(t, toy.Tiny(), serve.Options{Pages: 10})
 	for name, f := range map[string]func(s *serve.Step) error{
-		"launch": (*serve.Step).Launch,
+		"launch": func(s *serve.Step) error { return s.Launch(t.Context()) },
 		"commit": (*serve.Step).Commit,
 		"wait":   func(s *serve.Step) error { return s.Wait(t.Context()) },
 	} {
@@ -198,7 +198,7 @@ func TestCaptureOnlyAttends(t *testing.T) {
 		if want := name + ": the step of a capture can only be attended"; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q in it", err, want)
 		}
-		if err := kept.Attend(0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}); !errors.Is(err, serve.ErrEnded) {
+		if err := kept.Attend(t.Context(), 0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}); !errors.Is(err, serve.ErrEnded) {
 			t.Errorf("attend when the capture has failed: %v", err)
 		}
 	}
@@ -251,7 +251,7 @@ func TestCapturePanic(t *testing.T) {
 		if panicked := capture(); panicked != "broken" {
 			t.Errorf("panic %v", panicked)
 		}
-		if err := kept.Attend(0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}); !errors.Is(err, serve.ErrEnded) {
+		if err := kept.Attend(t.Context(), 0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}); !errors.Is(err, serve.ErrEnded) {
 			t.Errorf("attend behind the panic: %v", err)
 		}
 	}

@@ -104,7 +104,7 @@ func TestNamedFaults(t *testing.T) {
 				return err
 			}
 			defer s.Abort()
-			return errors.Join(s.Attend(0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}), s.Wait(t.Context()))
+			return errors.Join(s.Attend(t.Context(), 0, serve.IO{Q: 16, K: 16, V: 16, Out: 16}), s.Wait(t.Context()))
 		}, serve.ErrLaunch},
 		{"damaged file", "", func() error {
 			bad := bytes.Clone(good)

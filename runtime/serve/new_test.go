@@ -187,11 +187,11 @@ func TestSinkLogits(t *testing.T) {
 		}
 		defer step.Abort()
 		io := serve.IO{Q: 16, K: 16, V: 16, Out: 16, SinkLogits: c.given}
-		if err := step.Attend(0, io); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := step.Attend(t.Context(), 0, io); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error %v, want %q in it", err, c.want)
 		}
 		io.SinkLogits = 16 - c.given
-		if err := step.Attend(0, io); err != nil {
+		if err := step.Attend(t.Context(), 0, io); err != nil {
 			t.Error(err)
 		}
 	}

@@ -119,15 +119,16 @@ func (s *Step) prepare(a *addresses) {
 // written to their pages, each query token attends to what its sequence holds
 // and to what is before it among the new tokens, and the result goes to Out.
 // Layers may come in any order; one that is attended again does all of it again. An
-// error other than of the arguments leaves a step that can only be aborted.
-func (s *Step) Attend(layer int, io IO) error {
+// error other than of the arguments, or of the context's end while another records a
+// graph, leaves a step that can only be aborted.
+func (s *Step) Attend(ctx context.Context, layer int, io IO) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.check(layer, io); err != nil {
 		return fmt.Errorf("serve: attend layer %d: %w", layer, err)
 	}
 	if !s.recorded {
-		if err := s.engine.enter(context.Background(), beside); err != nil {
+		if err := s.engine.enter(ctx, beside); err != nil {
 			return fmt.Errorf("serve: attend layer %d: %w", layer, err)
 		}
 		defer s.engine.leave(beside)
@@ -221,8 +222,9 @@ func (s *Step) launch(layer int, io IO) error {
 	return nil
 }
 
-// Launch queues the work of a step that was scheduled for a graph.
-func (s *Step) Launch() error {
+// Launch queues the work of a step that was scheduled for a graph. Where another graph is
+// being recorded it waits for that, for as long as the context lasts.
+func (s *Step) Launch(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -235,7 +237,7 @@ func (s *Step) Launch() error {
 	case s.graph == nil:
 		return fmt.Errorf("serve: launch: the step is not of a graph; attend it layer by layer")
 	}
-	if err := s.engine.enter(context.Background(), beside); err != nil {
+	if err := s.engine.enter(ctx, beside); err != nil {
 		return fmt.Errorf("serve: launch: %w", err)
 	}
 	defer s.engine.leave(beside)
@@ -297,8 +299,8 @@ func (s *Step) fail(err error) {
 	}
 }
 
-// Commit ends the step: the new tokens are part of their sequences. It does not
-// wait for the device. Where a layer is missing, a launch failed or the engine is
+// Commit ends the step: the new tokens are part of their sequences. It waits
+// for nothing. Where a layer is missing, a launch failed or the engine is
 // closed, it aborts the step and says so.
 func (s *Step) Commit() error {
 	s.mu.Lock()
@@ -310,12 +312,8 @@ func (s *Step) Commit() error {
 		return fmt.Errorf("serve: commit: %w", ErrEnded)
 	}
 	err := s.err
-	if err == nil {
-		if err = s.engine.enter(context.Background(), beside); err == nil {
-			defer s.engine.leave(beside)
-		} else {
-			err = fmt.Errorf("serve: commit: %w", err)
-		}
+	if err == nil && s.engine.isClosed() {
+		err = fmt.Errorf("serve: commit: %w", ErrClosed)
 	}
 	for layer := 0; err == nil && layer < len(s.attended); layer++ {
 		if !s.attended[layer] {

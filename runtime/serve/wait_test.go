@@ -47,7 +47,7 @@ func TestWaiting(t *testing.T) {
 	defer e.Close()
 	ctx := t.Context()
 	var entries []serve.Entry
-	for range 2 {
+	for range 3 {
 		s, err := e.Open(nil, kvcache.Packed)
 		if err != nil {
 			t.Fatal(err)
@@ -58,7 +58,7 @@ func TestWaiting(t *testing.T) {
 	record := func(s *serve.Step) error {
 		var errs []error
 		for layer := range m.Layers {
-			errs = append(errs, s.Attend(layer, io))
+			errs = append(errs, s.Attend(ctx, layer, io))
 		}
 		return errors.Join(errs...)
 	}
@@ -81,7 +81,7 @@ func TestWaiting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := e.Schedule(ctx, entries[1:])
+	other, err := e.Schedule(ctx, entries[1:2])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,15 @@ func TestWaiting(t *testing.T) {
 
 	// While one records, the others wait, and no longer than they want to.
 	recording, recorded, done := make(chan struct{}), make(chan struct{}), make(chan error)
-	step, err = e.Schedule(ctx, entries[1:])
+	step, err = e.Schedule(ctx, entries[1:2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	another, err := e.Capture(ctx, serve.GraphSize{Tokens: 1}, record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofGraph, err := another.Schedule(ctx, entries[2:])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,6 +138,8 @@ func TestWaiting(t *testing.T) {
 			_, err := e.Register(ctx, toy.Document(1, 3), func(context.Context, *serve.Step) error { return nil })
 			return err
 		},
+		"attend":      func(ctx context.Context) error { return step.Attend(ctx, 0, io) },
+		"launch":      ofGraph.Launch,
 		"wait":        step.Wait,
 		"close graph": g.Close,
 	} {
@@ -141,7 +151,11 @@ func TestWaiting(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+	if err := record(step); err != nil {
+		t.Errorf("a step whose attend gave up: %v", err)
+	}
 	step.Abort()
+	ofGraph.Abort()
 	// An encode that nobody waits for any more ends by itself, and gives its pages back then.
 	for deadline := time.Now().Add(5 * time.Second); e.Cache().Stats().PagesUsed != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {

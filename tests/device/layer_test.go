@@ -56,7 +56,7 @@ func benchmarkExtend(b *testing.B, d cuda.Device, kernels *kernel.Set, batching 
 		b.Fatal(err)
 	}
 	defer s.Abort()
-	benchmarkLayers(b, d, s, layers, func() error { return s.Attend(0, io) })
+	benchmarkLayers(b, d, s, layers, func() error { return s.Attend(b.Context(), 0, io) })
 }
 
 // BenchmarkDecode is a layer of Llama-3-8B in a decode step that is a graph, of sequences that
@@ -78,7 +78,7 @@ func benchmarkDecode(b *testing.B, d cuda.Device, kernels serve.Kernels, sequenc
 	tokens := slices.Repeat([]int{1}, sequences)
 	e, io, batch := openLayer(b, d, kernels, toy.Llama3(layers), tokens)
 	graph, err := e.Capture(ctx, serve.GraphSize{Tokens: sequences, Segments: (layerDocuments + 1) * sequences}, func(s *serve.Step) error {
-		return attendEach(s, layers, io)
+		return attendEach(ctx, s, layers, io)
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -87,7 +87,7 @@ func benchmarkDecode(b *testing.B, d cuda.Device, kernels serve.Kernels, sequenc
 	if err != nil {
 		b.Fatal(err)
 	}
-	benchmarkLayers(b, d, s, layers, s.Launch)
+	benchmarkLayers(b, d, s, layers, func() error { return s.Launch(ctx) })
 	s.Abort()
 	if err := graph.Close(ctx); err != nil {
 		b.Fatal(err)
@@ -121,8 +121,8 @@ func openLayer(b *testing.B, d cuda.Device, kernels serve.Kernels, m serve.Model
 	}
 	b.Cleanup(func() { _ = e.Close() })
 	io := zeros(b, d, m, max(layerTokens, rows))
-	encode := func(_ context.Context, s *serve.Step) error {
-		return attendEach(s, m.Layers, io)
+	encode := func(ctx context.Context, s *serve.Step) error {
+		return attendEach(ctx, s, m.Layers, io)
 	}
 	batch := make([]serve.Entry, len(tokens))
 	for i, n := range tokens {
@@ -143,9 +143,9 @@ func openLayer(b *testing.B, d cuda.Device, kernels serve.Kernels, m serve.Model
 }
 
 // attendEach queues so many layers, all by the same tensors.
-func attendEach(s *serve.Step, layers int, io serve.IO) error {
+func attendEach(ctx context.Context, s *serve.Step, layers int, io serve.IO) error {
 	for layer := range layers {
-		if err := s.Attend(layer, io); err != nil {
+		if err := s.Attend(ctx, layer, io); err != nil {
 			return err
 		}
 	}

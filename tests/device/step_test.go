@@ -49,7 +49,7 @@ func benchmarkStep(b *testing.B, d cuda.Device, kernels serve.Kernels) {
 	defer e.Close()
 	io := zeros(b, d, m, tokens)
 	attend := func(s *serve.Step) error {
-		return attendEach(s, layers, io)
+		return attendEach(ctx, s, layers, io)
 	}
 	var chunks []*kvcache.Chunk
 	for i := range documents {
@@ -86,7 +86,9 @@ func benchmarkStep(b *testing.B, d cuda.Device, kernels serve.Kernels) {
 		b.Run(fmt.Sprintf("%dx%d/layers", sequences, segments), func(b *testing.B) { steps(b, d, e.Schedule, batch, attend) })
 		for i, graph := range graphs {
 			name := []string{"graph", "graph,lists"}[i]
-			b.Run(fmt.Sprintf("%dx%d/%s", sequences, segments, name), func(b *testing.B) { steps(b, d, graph.Schedule, batch, (*serve.Step).Launch) })
+			b.Run(fmt.Sprintf("%dx%d/%s", sequences, segments, name), func(b *testing.B) {
+				steps(b, d, graph.Schedule, batch, func(s *serve.Step) error { return s.Launch(ctx) })
+			})
 			if err := graph.Close(ctx); err != nil {
 				b.Fatal(err)
 			}

@@ -30,7 +30,7 @@ func (b *Bench) Record(ctx context.Context, size serve.GraphSize) (_ *Recording,
 	}
 	r.Graph, err = b.Engine.Capture(ctx, size, func(s *serve.Step) error {
 		for layer, t := range r.tensors {
-			if err := s.Attend(layer, t.io); err != nil {
+			if err := s.Attend(ctx, layer, t.io); err != nil {
 				return err
 			}
 		}
@@ -61,7 +61,7 @@ func (r *Recording) Step(ctx context.Context, batch []serve.Entry, tokens []int3
 			return nil, err
 		}
 	}
-	if err := s.Launch(); err != nil {
+	if err := s.Launch(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.Wait(ctx); err != nil {

@@ -170,7 +170,7 @@ func (b *Bench) Forward(ctx context.Context, s *serve.Step, tokens []int32) ([][
 		if err := b.put(t, layer, tokens); err != nil {
 			return nil, err
 		}
-		if err := s.Attend(layer, t.io); err != nil {
+		if err := s.Attend(ctx, layer, t.io); err != nil {
 			return nil, err
 		}
 		if err := s.Wait(ctx); err != nil {
@@ -256,7 +256,7 @@ func (b *Bench) Ahead(ctx context.Context, batches [][]serve.Entry, tokens [][]i
 		}
 		defer s.Abort()
 		for layer, t := range all[i] {
-			if err := s.Attend(layer, t.io); err != nil {
+			if err := s.Attend(ctx, layer, t.io); err != nil {
 				return nil, err
 			}
 		}
