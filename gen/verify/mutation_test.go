@@ -122,19 +122,12 @@ func mustBeFound(t *testing.T, seed uint64, mutations []mutation, change func(*s
 				}
 			})
 			dev := unoptimized(t, 1) // most mistakes show in the first case
-			o := Options{Kinds: []spec.Kind{g.kind}, Encodings: []spec.Encoding{g.encoding}, Cases: 8, Seed: seed}
+			o := Options{Kinds: []spec.Kind{g.kind}, Encodings: []spec.Encoding{g.encoding}}
 			b, err := newBench(t.Context(), dev, s, Generated(dev, kernel.Options{}), o)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer b.close()
-			rows, failures, err := b.kind(t.Context(), g.kind, o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if r := (Report{Rows: rows, Failures: failures}); !r.OK() {
-				t.Fatalf("as it is: %s", r)
-			}
 			cases := &trialCases{bench: b, kind: g.kind, encoding: g.encoding, seed: seed}
 			for _, m := range mutations {
 				t.Run(m.name, func(t *testing.T) { m.mustBeFound(t, cases) })
@@ -152,43 +145,54 @@ type trialCases struct {
 	made     []besideBaked
 }
 
-// failures are those of the bench's kernels in case n, counted from 1.
-func (c *trialCases) failures(ctx context.Context, n int) ([]Failure, error) {
-	if n > len(c.made) || c.encoding == spec.Baked { // which is held to itself
-		c.made = append(c.made[:n-1], c.bench.besideBaked(ctx, c.kind, c.seed, n))
+// make makes case n, counted from 1, where it is not made yet. The kernels as they are must pass it.
+func (c *trialCases) make(t *testing.T, n int) {
+	t.Helper()
+	if n <= len(c.made) {
+		return
 	}
-	o, err := c.made[n-1].run(ctx, c.encoding)
+	c.made = append(c.made, c.bench.besideBaked(t.Context(), c.kind, c.seed, n))
+	if failures := c.failures(t, n, c.bench.kernels[c.encoding]); len(failures) > 0 {
+		t.Fatalf("case %d, as it is: %s", n, failures[0].Message)
+	}
+}
+
+// failures are those of kernels in case n.
+func (c *trialCases) failures(t *testing.T, n int, kernels Kernels) []Failure {
+	t.Helper()
+	right := c.bench.kernels[c.encoding]
+	c.bench.kernels[c.encoding] = kernels
+	defer func() { c.bench.kernels[c.encoding] = right }()
+	one := c.made[n-1]
+	if c.encoding == spec.Baked { // which is held to itself
+		one.baked, one.err = one.try(t.Context(), spec.Baked)
+	}
+	o, err := one.run(t.Context(), c.encoding)
 	if err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
-	var t tally
-	t.add(n, o)
-	_, failures := t.row(c.kind, c.encoding, c.seed)
-	return failures, nil
+	var all tally
+	all.add(n, o)
+	_, failures := all.row(c.kind, c.encoding, c.seed)
+	return failures
 }
 
 // mustBeFound runs case after case until one fails.
 func (m mutation) mustBeFound(t *testing.T, cases *trialCases) {
 	b := cases.bench
-	right := b.kernels[m.encoding]
 	wrong, err := mutated(b.dev, m)(t.Context(), plan.WithEncoding(b.spec, m.encoding))
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.kernels[m.encoding] = wrong
 	defer func() {
-		b.kernels[m.encoding] = right
 		if err := wrong.Launcher.(io.Closer).Close(); err != nil {
 			t.Error(err)
 		}
 	}()
 	const most = 32 // what few cases are such that it matters takes some to be found
 	for n := 1; n <= most; n++ {
-		failures, err := cases.failures(t.Context(), n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(failures) > 0 {
+		cases.make(t, n)
+		if failures := cases.failures(t, n, wrong); len(failures) > 0 {
 			t.Log(failures[0].Message)
 			return
 		}
