@@ -81,7 +81,7 @@ func TestMakeRefuses(t *testing.T) {
 	rawFP16 := spec.WithEncoding(fp16, spec.Raw)
 	values := wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 128, v_head_dim: 64}\n")
 	capped := wide(t, "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {soft_cap: 30}\n")
-	windowed := wide(t, "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {window: 100}\n")
+	windowed := wide(t, "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {window: 100}\ncache: {page_size: 8}\n")
 	longPages := s
 	longPages.Cache.PageSize = 64
 	unrotated := s

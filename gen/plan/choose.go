@@ -256,10 +256,10 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 	return nil
 }
 
-// manyCopies reports caches of which a tile of 128 keys takes sixteen pages, each with its heads' places: more
-// registers than copiers beside four rotators have.
+// manyCopies reports caches of which a tile of 128 keys takes sixteen pages, each with its heads' places or beside
+// the look for where a window cuts: more registers than copiers beside four rotators have.
 func manyCopies(s spec.Spec) bool {
-	return s.Cache.Layout == spec.HND && s.Cache.PageSize <= smallestPage
+	return s.Cache.PageSize <= smallestPage && (s.Cache.Layout == spec.HND || s.Masks.Window > 0)
 }
 
 // decodeRows is the fewest rows that hold one token's heads.
@@ -383,12 +383,12 @@ func canRotateApart(s spec.Spec, kind spec.Kind) bool {
 }
 
 // rotatesWholeItems reports prefill whose queries a warpgroup of its own rotates: its items have few tiles and most of them one
-// rotation, for which two warps take longer than such an item's products do. A window, the heads of a token and many copies take
+// rotation, for which two warps take longer than such an item's products do. The heads of a token and many copies take
 // registers that there are not.
 func rotatesWholeItems(s spec.Spec, kind spec.Kind) bool {
 	m := s.Model
 	return kind == spec.Prefill && !s.RotatesKeys() && s.Rope.RotaryDim > 0 && m.HeadDim > ownDims && m.HeadDim <= 128 && m.VHeadDim <= 128 &&
-		m.Group() <= 8 && s.Masks.Window == 0 && s.Masks.SoftCap == 0 && !manyCopies(s)
+		m.Group() <= 8 && s.Masks.SoftCap == 0 && !manyCopies(s)
 }
 
 // canRotateAhead reports where raw keys may be rotated ahead of a kernel that many rows make

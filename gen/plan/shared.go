@@ -48,6 +48,10 @@ func sharedBytes(s spec.Spec, p Plan) int {
 		return roundUp(p.Queries*query+stages+results+kept+rotation+rings, columnAlign)
 	case p.Family == SM90: // struct AttendSm90Shared
 		const note = 4
+		lastPosition := 0
+		if s.Masks.Window > 0 {
+			lastPosition = 4
+		}
 		keyStages, keyBarriers, rotation := p.KeyStages, barriers, 0
 		stages += (p.KeyStages - p.Stages) * p.Keys * m.HeadDim * elementBytes
 		if s.RotatesKeys() {
@@ -63,7 +67,7 @@ func sharedBytes(s spec.Spec, p Plan) int {
 			}
 			queryBarriers *= p.BlockRows() / warpgroupRows
 		}
-		rings := works + queryBarriers + roundUp(keyStages*(keyTileBytes+note), 8) + keyStages*keyBarriers + p.Stages*barriers
+		rings := works + queryBarriers + roundUp(keyStages*(keyTileBytes+note)+lastPosition, 8) + keyStages*keyBarriers + p.Stages*barriers
 		return roundUp(p.Queries*query+stages+rotation+rings, columnAlign)
 	case manyRows(p.Kind): // struct AttendShared
 		sums := 2 * (p.Rows / p.Warps / 16) * p.Threads() * 4

@@ -220,6 +220,19 @@ func TestGeneratedKernelsClusters(t *testing.T) {
 	}
 }
 
+// Sink tokens that fill whole tiles, of which members of shared decode see each their own.
+func TestGeneratedKernelsManySinks(t *testing.T) {
+	t.Parallel()
+	s := emulated(t, func(s *spec.Spec) {
+		s.Model.QueryHeads, s.Model.KVHeads, s.Model.HeadDim, s.Model.VHeadDim = 4, 1, 64, 64
+		s.Rope = rotaryOf(64)
+		s.Masks = spec.Masks{Causal: true, Window: 150, SinkTokens: 300}
+		s.Targets = []spec.Target{"sm_90a"}
+	})
+	o := Options{Kinds: []spec.Kind{spec.Extend, spec.SharedDecode}, Encodings: []spec.Encoding{spec.Segment}, Cases: 5, Seed: 4}
+	verified(t, unoptimized(t, 8), s, o)
+}
+
 // Raw keys with more units than a rotator has and with fewer than rotators, some that are not
 // rotated, as fp16 by a warpgroup and by three warps, and in fp32.
 func TestGeneratedKernelsRawKeys(t *testing.T) {

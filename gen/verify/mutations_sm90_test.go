@@ -57,6 +57,10 @@ var mutationsSM90 = []mutation{
 
 	// What consumers are told of a tile.
 	{"a tile without its mask", spec.Prefill, spec.Segment, "? is_masked : 0", "? 0 : 0", false},
+	{"a tile that a window cuts without its mask", spec.Extend, spec.Segment, "if (tile.begin < keys.begin && last >= keys.sinks) return true;", remove, true},
+	{"a tile that a window cuts for the first query token alone", spec.Extend, spec.Segment, "token < own.count; token += 32", "token < 1; token += 32", true},
+	{"a tile that sink tokens reach into as one of them", spec.Extend, spec.Segment, "last >= keys.sinks", "tile.begin >= keys.sinks", true},
+	{"a window by another item's positions", spec.Extend, spec.Segment, "if (!t.begins_item()) return;", "if (!t.begins_item() || t.item > 0) return;", true},
 
 	// A block's work and its results.
 	{"fixed shares that all go forwards", spec.Decode, spec.Segment, "all - 1 - worker());", "worker() + 1);", false},

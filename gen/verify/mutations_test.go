@@ -41,6 +41,7 @@ var mutations = []mutation{
 	{"causal, one key too many", spec.Extend, spec.Raw, "index + tile.causal + 1;", "index + tile.causal + 2;", false},
 	{"last tile not masked", spec.Decode, spec.Segment, "return last >= tile.end || ", "return ", false},
 	{"diagonal tile not masked", spec.Prefill, spec.Segment, " || last > first_index + tile.causal", remove, false},
+	{"window, a key too many of a pair", spec.Extend, spec.Segment, "(below + 7) / 8 + (below + 6) / 8", "(below + 7) / 8 * 2", true},
 	{"window, one key too many", spec.Extend, spec.Segment, "- Config::window + 1;", "- Config::window;", true},
 	{"sink tokens at local positions", spec.Extend, spec.Segment, "keys.sinks = Config::sink_tokens - offset;", "keys.sinks = Config::sink_tokens;", true},
 	{"sink logit of another base", spec.Decode, spec.Segment, "[head] * log2_e", "[head]", true},

@@ -143,6 +143,8 @@ __device__ __forceinline__ unsigned char* shuffle(unsigned char* x, int lane) {
 }
 // Whether x holds in some lane.
 __device__ __forceinline__ bool any(bool x) { return __any_sync(0xffffffffu, x); }
+// The greatest x of all lanes.
+__device__ __forceinline__ int warp_maximum(int x) { return __reduce_max_sync(0xffffffffu, x); }
 
 // ---- arithmetic ----
 __device__ __forceinline__ float exp2_approx(float x) {
@@ -184,6 +186,9 @@ __device__ __forceinline__ uint32_t fp16_negate(uint32_t a) {
 // The lower halves of two pairs, and the upper ones.
 __device__ __forceinline__ uint32_t lower_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 __device__ __forceinline__ uint32_t upper_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
+
+// The lowest so many bits of 32, set.
+__device__ __forceinline__ uint32_t low_bits(unsigned count) { return __funnelshift_lc(0xffffffffu, 0, count); }
 
 // ---- register pressure ----
 // The same value, unknown to the compiler: what is computed from it inside a loop

@@ -143,6 +143,8 @@ __device__ __forceinline__ unsigned char* shuffle(unsigned char* x, int lane) {
 }
 // Whether x holds in some lane.
 __device__ __forceinline__ bool any(bool x) { return __any_sync(0xffffffffu, x); }
+// The greatest x of all lanes.
+__device__ __forceinline__ int warp_maximum(int x) { return __reduce_max_sync(0xffffffffu, x); }
 
 // ---- arithmetic ----
 __device__ __forceinline__ float exp2_approx(float x) {
@@ -184,6 +186,9 @@ __device__ __forceinline__ uint32_t fp16_negate(uint32_t a) {
 // The lower halves of two pairs, and the upper ones.
 __device__ __forceinline__ uint32_t lower_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 __device__ __forceinline__ uint32_t upper_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
+
+// The lowest so many bits of 32, set.
+__device__ __forceinline__ uint32_t low_bits(unsigned count) { return __funnelshift_lc(0xffffffffu, 0, count); }
 
 // ---- register pressure ----
 // The same value, unknown to the compiler: what is computed from it inside a loop
@@ -1156,8 +1161,8 @@ namespace kgen {
 struct VisibleKeys {
   int end, begin, sinks;
 
-  __device__ __forceinline__ bool operator()(int token) const { return token < end; }
   __device__ __forceinline__ VisibleKeys counted_from(int token) const { return {end - token, begin - token, sinks - token}; }
+
 };
 
 // `index` is the query token's place in its sequence's block, `position` its position,
@@ -1169,10 +1174,13 @@ __device__ __forceinline__ VisibleKeys visible_keys(const KeyTile& tile, int ind
   return keys;
 }
 
+// The greatest position of rows where nobody has looked for it.
+constexpr int any_position = 0x7fffffff;
+
 // True where some row of the item may not see some of the tile's Keys tokens;
-// `first_index` is the index of the item's first query token.
+// `first_index` is the index of the item's first query token, `last_position` the greatest position of any.
 template <class Config, int Keys>
-__device__ __forceinline__ bool needs_mask(const KeyTile& tile, int first_index) {
+__device__ __forceinline__ bool needs_mask(const KeyTile& tile, int first_index, int last_position) {
   const int last = tile.begin + Keys - 1;
   return last >= tile.end || last > first_index + tile.causal;
 }
@@ -1189,11 +1197,12 @@ __device__ __forceinline__ void mask_scores(Accumulator<MTiles, Keys>& scores, i
     for (int h = 0; h < 2; ++h) {
       // Counted from the lane's first key, so that each comparison is with a constant.
       const VisibleKeys keys = visible(first_row + 16 * m + 8 * h + lane / 4).counted_from(begin + 2 * (lane % 4));
+      auto sees = [&](int n, int i) { return 8 * n + i < keys.end; };
 #pragma unroll
       for (int n = 0; n < Keys / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          if (!keys(8 * n + i)) scores.block[m][n][2 * h + i] = -ptx::infinity();
+          if (!sees(n, i)) scores.block[m][n][2 * h + i] = -ptx::infinity();
         }
     }
 }
@@ -1726,6 +1735,17 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
   return visible_keys<Config>(tile, item.q_index + token, pointer<int32_t>(params.positions)[item.q_begin + token], tile.offset);
 }
 
+// The greatest position of the block's query tokens of an item, to all lanes of a warp; shared decode has no use for it.
+template <class Config>
+__device__ __forceinline__ int last_position(const AttendParams& params, const Item& item, int lane) {
+  const OwnTokens own = own_tokens<Config>(item);
+  const int32_t* positions = pointer<int32_t>(params.positions) + item.q_begin + own.first;
+  int last = 0;
+#pragma unroll 1
+  for (int token = lane; token < own.count; token += 32) last = positions[token] > last ? positions[token] : last;
+  return ptx::warp_maximum(last);
+}
+
 // What makes scores exponents of 2, of queries that are multiplied by it before.
 template <class Config>
 __device__ __forceinline__ float exponent_factor(const AttendParams& params) { return params.scale * (log2_e / Config::query_scale); }
@@ -2156,9 +2176,11 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
 // A tile of an item whose keys, or values, are to be copied.
 struct TileOfItem {
   TileCopies copies;
-  int kv_head, q_index;
+  int item, kv_head, q_index;
   bool begins_part;  // and is not the item's first
   int base_before;   // rotation_base of the tile before; no_base: this is the item's first
+
+  __device__ __forceinline__ bool begins_item() const { return base_before == no_base; }
 };
 
 // One warp's way through the block's work, to copy it to so many stages: item after item,
@@ -2173,7 +2195,7 @@ __device__ __forceinline__ void for_each_tile(const AttendParams& params, Works 
     int copied = 0, base_before = no_base;  // of the item
     bool begins_part = false;
     while (Ends || coming.tile.exists()) {
-      const TileOfItem t = {coming, now.work.kv_head, now.q_index, begins_part, base_before};
+      const TileOfItem t = {coming, now.work.item, now.work.kv_head, now.q_index, begins_part, base_before};
       coming = look_up<Config>(params, tile_after<Config::keys>(params, t.copies.tile, now.run_end), works.lane);
       visit(t);
       if (!t.copies.tile.exists()) break;
@@ -2227,12 +2249,12 @@ struct TileNote {
   int word;
 
   template <class Config>
-  __device__ __forceinline__ static TileNote of(const TileOfItem& t) {
+  __device__ __forceinline__ static TileNote of(const TileOfItem& t, int last_position) {
     const KeyTile& tile = t.copies.tile;
     static_assert(Config::keys <= token_bits, "room for a tile's tokens");
     if (!tile.exists()) return {0};
     const int tokens = tile.end - tile.begin;
-    return {(tokens < Config::keys ? tokens : Config::keys) | (needs_mask<Config, Config::keys>(tile, t.q_index) ? is_masked : 0) |
+    return {(tokens < Config::keys ? tokens : Config::keys) | (needs_mask<Config, Config::keys>(tile, t.q_index, last_position) ? is_masked : 0) |
             (t.begins_part ? is_parts_first : 0) | (needs_rotation(t.base_before, tile) ? is_rotations_first : 0)};
   }
 
@@ -2293,10 +2315,11 @@ struct KeyCopier {
 
   __device__ __forceinline__ void copy(const TileOfItem& t) {
     const KeyTile& tile = t.copies.tile;
+    look_for_last_position(t);
     wait_for_stage(shared.key_free[place.stage], place.parity ^ 1);
     const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
     if (lane == 0) {
-      shared.tile[place.stage] = tile, shared.note[place.stage] = TileNote::of<Config>(t);
+      shared.tile[place.stage] = tile, shared.note[place.stage] = TileNote::of<Config>(t, last_position_of_item());
       ptx::barrier_arrive_expecting(full, tile_bytes<Config, !exchanges_keys<Config>, Config::head_dim>(tile));
     }
     ptx::sync_warp();
@@ -2304,6 +2327,14 @@ struct KeyCopier {
     place.advance();
   }
   __device__ __forceinline__ void end() { wait_for_all(shared.key_free, place); }
+
+  // What needs_mask asks of an item's positions is looked for with its first tile, and kept in shared memory, as a copier has few
+  // registers. Lane 0 alone writes and reads it there.
+  __device__ __forceinline__ void look_for_last_position(const TileOfItem& t) {
+  }
+  __device__ __forceinline__ int last_position_of_item() const {
+    return any_position;
+  }
 };
 
 template <class Config>

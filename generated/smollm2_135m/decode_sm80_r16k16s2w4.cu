@@ -143,6 +143,8 @@ __device__ __forceinline__ unsigned char* shuffle(unsigned char* x, int lane) {
 }
 // Whether x holds in some lane.
 __device__ __forceinline__ bool any(bool x) { return __any_sync(0xffffffffu, x); }
+// The greatest x of all lanes.
+__device__ __forceinline__ int warp_maximum(int x) { return __reduce_max_sync(0xffffffffu, x); }
 
 // ---- arithmetic ----
 __device__ __forceinline__ float exp2_approx(float x) {
@@ -184,6 +186,9 @@ __device__ __forceinline__ uint32_t fp16_negate(uint32_t a) {
 // The lower halves of two pairs, and the upper ones.
 __device__ __forceinline__ uint32_t lower_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 __device__ __forceinline__ uint32_t upper_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
+
+// The lowest so many bits of 32, set.
+__device__ __forceinline__ uint32_t low_bits(unsigned count) { return __funnelshift_lc(0xffffffffu, 0, count); }
 
 // ---- register pressure ----
 // The same value, unknown to the compiler: what is computed from it inside a loop
@@ -667,8 +672,8 @@ namespace kgen {
 struct VisibleKeys {
   int end, begin, sinks;
 
-  __device__ __forceinline__ bool operator()(int token) const { return token < end; }
   __device__ __forceinline__ VisibleKeys counted_from(int token) const { return {end - token, begin - token, sinks - token}; }
+
 };
 
 // `index` is the query token's place in its sequence's block, `position` its position,
@@ -680,10 +685,13 @@ __device__ __forceinline__ VisibleKeys visible_keys(const KeyTile& tile, int ind
   return keys;
 }
 
+// The greatest position of rows where nobody has looked for it.
+constexpr int any_position = 0x7fffffff;
+
 // True where some row of the item may not see some of the tile's Keys tokens;
-// `first_index` is the index of the item's first query token.
+// `first_index` is the index of the item's first query token, `last_position` the greatest position of any.
 template <class Config, int Keys>
-__device__ __forceinline__ bool needs_mask(const KeyTile& tile, int first_index) {
+__device__ __forceinline__ bool needs_mask(const KeyTile& tile, int first_index, int last_position) {
   const int last = tile.begin + Keys - 1;
   return last >= tile.end || last > first_index + tile.causal;
 }
@@ -700,11 +708,12 @@ __device__ __forceinline__ void mask_scores(Accumulator<MTiles, Keys>& scores, i
     for (int h = 0; h < 2; ++h) {
       // Counted from the lane's first key, so that each comparison is with a constant.
       const VisibleKeys keys = visible(first_row + 16 * m + 8 * h + lane / 4).counted_from(begin + 2 * (lane % 4));
+      auto sees = [&](int n, int i) { return 8 * n + i < keys.end; };
 #pragma unroll
       for (int n = 0; n < Keys / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          if (!keys(8 * n + i)) scores.block[m][n][2 * h + i] = -ptx::infinity();
+          if (!sees(n, i)) scores.block[m][n][2 * h + i] = -ptx::infinity();
         }
     }
 }
@@ -1234,6 +1243,17 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
   return visible_keys<Config>(tile, item.q_index + token, pointer<int32_t>(params.positions)[item.q_begin + token], tile.offset);
 }
 
+// The greatest position of the block's query tokens of an item, to all lanes of a warp; shared decode has no use for it.
+template <class Config>
+__device__ __forceinline__ int last_position(const AttendParams& params, const Item& item, int lane) {
+  const OwnTokens own = own_tokens<Config>(item);
+  const int32_t* positions = pointer<int32_t>(params.positions) + item.q_begin + own.first;
+  int last = 0;
+#pragma unroll 1
+  for (int token = lane; token < own.count; token += 32) last = positions[token] > last ? positions[token] : last;
+  return ptx::warp_maximum(last);
+}
+
 // What makes scores exponents of 2, of queries that are multiplied by it before.
 template <class Config>
 __device__ __forceinline__ float exponent_factor(const AttendParams& params) { return params.scale * (log2_e / Config::query_scale); }
@@ -1565,7 +1585,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
 
     Accumulator<m_tiles, keys> scores;
     query_times_keys<Element, Config::head_dim>(scores, mine.query, 0, mine.key[stage], lane);
-    if (needs_mask<Config, keys>(tile, item.q_index)) {
+    if (needs_mask<Config, keys>(tile, item.q_index, any_position)) {
       mask_scores(scores, 0, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
     }
     softmax.update(scores, output, scale_log2);

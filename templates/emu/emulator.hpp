@@ -251,6 +251,7 @@ inline uint32_t fp16_multiply(uint32_t a, uint32_t b) {
 inline uint32_t fp16_negate(uint32_t a) { return a ^ 0x80008000u; }
 inline uint32_t lower_halves(uint32_t a, uint32_t b) { return (a & 0xffff) | b << 16; }
 inline uint32_t upper_halves(uint32_t a, uint32_t b) { return a >> 16 | (b & 0xffff0000u); }
+inline uint32_t low_bits(unsigned count) { return count >= 32 ? 0xffffffffu : (1u << count) - 1; }
 
 // ---- matrix product ----
 template <class T>
@@ -285,6 +286,13 @@ inline bool any(bool x, int line = __builtin_LINE()) {
   float found = x ? 1.f : 0.f;
   for (int mask = 16; mask > 0; mask /= 2) found += kgen_shuffle_xor(found, mask, line);
   return found > 0.f;
+}
+inline int warp_maximum(int x, int line = __builtin_LINE()) {
+  for (int mask = 16; mask > 0; mask /= 2) {
+    const int other = shuffle(x, kgen_here.thread % 32 ^ mask, line);
+    x = other > x ? other : x;
+  }
+  return x;
 }
 
 // ---- arithmetic ----

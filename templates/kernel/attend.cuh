@@ -102,7 +102,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
 #if KGEN_SOFT_CAP
     cap_scores<Config>(scores, params.scale);
 #endif
-    if (needs_mask<Config, keys>(tile, item.q_index)) {
+    if (needs_mask<Config, keys>(tile, item.q_index, any_position)) {
       mask_scores(scores, first_row, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
     }
     softmax.load_sums(shared.sum, thread);

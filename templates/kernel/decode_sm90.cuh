@@ -227,7 +227,7 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
 #if KGEN_SOFT_CAP
       cap_scores<Config>(scores, params.scale);
 #endif
-      if (needs_mask<Config, keys>(tile, item.q_index)) {
+      if (needs_mask<Config, keys>(tile, item.q_index, any_position)) {
         mask_scores(scores, 0, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
       }
       softmax.update(scores, output, scale_log2);

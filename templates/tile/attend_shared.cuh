@@ -39,12 +39,12 @@ struct TileNote {
   int word;
 
   template <class Config>
-  __device__ __forceinline__ static TileNote of(const TileOfItem& t) {
+  __device__ __forceinline__ static TileNote of(const TileOfItem& t, int last_position) {
     const KeyTile& tile = t.copies.tile;
     static_assert(Config::keys <= token_bits, "room for a tile's tokens");
     if (!tile.exists()) return {0};
     const int tokens = tile.end - tile.begin;
-    return {(tokens < Config::keys ? tokens : Config::keys) | (needs_mask<Config, Config::keys>(tile, t.q_index) ? is_masked : 0) |
+    return {(tokens < Config::keys ? tokens : Config::keys) | (needs_mask<Config, Config::keys>(tile, t.q_index, last_position) ? is_masked : 0) |
             (t.begins_part ? is_parts_first : 0) | (needs_rotation(t.base_before, tile) ? is_rotations_first : 0)};
   }
 
@@ -96,6 +96,9 @@ struct AttendSm90Shared {
 #endif
   TileNote note[Config::key_stages];  // of the tile of keys in the stage; one that does not exist ends an item
   KeyTile tile[Config::key_stages];
+#if KGEN_WINDOW
+  int last_position;  // of the item whose keys are being copied
+#endif
   alignas(8) Works works;
   unsigned long long query_full[Config::queries][query_parts], query_free[Config::queries][query_parts];
   unsigned long long key_full[Config::key_stages], key_free[Config::key_stages];

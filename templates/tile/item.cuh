@@ -129,6 +129,21 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
 #endif
 }
 
+// The greatest position of the block's query tokens of an item, to all lanes of a warp; shared decode has no use for it.
+template <class Config>
+__device__ __forceinline__ int last_position(const AttendParams& params, const Item& item, int lane) {
+#if KGEN_SHARED_DECODE
+  return any_position;
+#else
+  const OwnTokens own = own_tokens<Config>(item);
+  const int32_t* positions = pointer<int32_t>(params.positions) + item.q_begin + own.first;
+  int last = 0;
+#pragma unroll 1
+  for (int token = lane; token < own.count; token += 32) last = positions[token] > last ? positions[token] : last;
+  return ptx::warp_maximum(last);
+#endif
+}
+
 // What makes scores exponents of 2, of queries that are multiplied by it before.
 template <class Config>
 __device__ __forceinline__ float exponent_factor(const AttendParams& params) { return params.scale * (log2_e / Config::query_scale); }

@@ -11,12 +11,23 @@ namespace kgen {
 struct VisibleKeys {
   int end, begin, sinks;
 
-#if KGEN_WINDOW
-  __device__ __forceinline__ bool operator()(int token) const { return token < end && (token >= begin || token < sinks); }
-#else
-  __device__ __forceinline__ bool operator()(int token) const { return token < end; }
-#endif
   __device__ __forceinline__ VisibleKeys counted_from(int token) const { return {end - token, begin - token, sinks - token}; }
+
+#if KGEN_WINDOW
+  // Of the tokens 8n and 8n + 1 below 128, bit 2n + i is set for those that are seen: a predicate for each then
+  // takes a seventh of an instruction, and not four.
+  __device__ __forceinline__ uint32_t pairs() const {
+    uint32_t seen = ~pairs_below(begin);
+#if KGEN_SINK_TOKENS
+    seen |= pairs_below(sinks);
+#endif
+    return seen & pairs_below(end);
+  }
+  __device__ __forceinline__ static uint32_t pairs_below(int token) {
+    const unsigned below = token < 0 ? 0 : token;
+    return ptx::low_bits((below + 7) / 8 + (below + 6) / 8);
+  }
+#endif
 };
 
 // `index` is the query token's place in its sequence's block, `position` its position,
@@ -34,16 +45,22 @@ __device__ __forceinline__ VisibleKeys visible_keys(const KeyTile& tile, int ind
   return keys;
 }
 
+// The greatest position of rows where nobody has looked for it.
+constexpr int any_position = 0x7fffffff;
+
 // True where some row of the item may not see some of the tile's Keys tokens;
-// `first_index` is the index of the item's first query token.
+// `first_index` is the index of the item's first query token, `last_position` the greatest position of any.
 template <class Config, int Keys>
-__device__ __forceinline__ bool needs_mask(const KeyTile& tile, int first_index) {
-#if KGEN_WINDOW
-  return true;
-#else
+__device__ __forceinline__ bool needs_mask(const KeyTile& tile, int first_index, int last_position) {
   const int last = tile.begin + Keys - 1;
-  return last >= tile.end || last > first_index + tile.causal;
+#if KGEN_WINDOW
+#if KGEN_SHARED_DECODE
+  return true;  // members have places of their own for a tile's keys
 #endif
+  const VisibleKeys keys = visible_keys<Config>(tile, first_index, last_position, tile.offset);
+  if (tile.begin < keys.begin && last >= keys.sinks) return true;
+#endif
+  return last >= tile.end || last > first_index + tile.causal;
 }
 
 #if KGEN_SOFT_CAP
@@ -85,11 +102,18 @@ __device__ __forceinline__ void mask_scores(Accumulator<MTiles, Keys>& scores, i
     for (int h = 0; h < 2; ++h) {
       // Counted from the lane's first key, so that each comparison is with a constant.
       const VisibleKeys keys = visible(first_row + 16 * m + 8 * h + lane / 4).counted_from(begin + 2 * (lane % 4));
+#if KGEN_WINDOW
+      static_assert(Keys <= 128, "a bit for each of a lane's keys");
+      const uint32_t seen = keys.pairs();
+      auto sees = [&](int n, int i) { return (seen >> (2 * n + i) & 1) != 0; };
+#else
+      auto sees = [&](int n, int i) { return 8 * n + i < keys.end; };
+#endif
 #pragma unroll
       for (int n = 0; n < Keys / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          if (!keys(8 * n + i)) scores.block[m][n][2 * h + i] = -ptx::infinity();
+          if (!sees(n, i)) scores.block[m][n][2 * h + i] = -ptx::infinity();
         }
     }
 }

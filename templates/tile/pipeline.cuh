@@ -366,9 +366,11 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
 // A tile of an item whose keys, or values, are to be copied.
 struct TileOfItem {
   TileCopies copies;
-  int kv_head, q_index;
+  int item, kv_head, q_index;
   bool begins_part;  // and is not the item's first
   int base_before;   // rotation_base of the tile before; no_base: this is the item's first
+
+  __device__ __forceinline__ bool begins_item() const { return base_before == no_base; }
 };
 
 // One warp's way through the block's work, to copy it to so many stages: item after item,
@@ -383,7 +385,7 @@ __device__ __forceinline__ void for_each_tile(const AttendParams& params, Works 
     int copied = 0, base_before = no_base;  // of the item
     bool begins_part = false;
     while (Ends || coming.tile.exists()) {
-      const TileOfItem t = {coming, now.work.kv_head, now.q_index, begins_part, base_before};
+      const TileOfItem t = {coming, now.work.item, now.work.kv_head, now.q_index, begins_part, base_before};
       coming = look_up<Config>(params, tile_after<Config::keys>(params, t.copies.tile, now.run_end), works.lane);
       visit(t);
       if (!t.copies.tile.exists()) break;

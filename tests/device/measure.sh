@@ -141,6 +141,9 @@ segment,raw,baked s/head_dim: 128/&\n  v_head_dim: 64/; s/query_heads: 32/query_
 segment,raw,baked s/theta: 500000/&\n  pairing: interleaved\n  rotary_dim: 64/
 segment,raw,baked s/head_dim: 128/head_dim: 256/; s/query_heads: 32/query_heads: 128/; s/theta: 500000/&\n  pairing: interleaved/
 segment,raw,baked s/^cache:/masks: {window: 300, sink_tokens: 4, sink_logits: true}\n&/
+segment,raw,baked s/^cache:/masks: {window: 100, sink_tokens: 200}\n&/
+segment,raw s/^cache:/masks: {window: 1024}\n&/; $a tiles: {prefill: {rows: 256}, extend: {rows: 256, warps: 16}}
+segment,raw,baked s/head_dim: 128/head_dim: 64/; s/^cache:/masks: {window: 128, sink_tokens: 4}\n&/
 segment,raw,baked s/^cache:/masks: {soft_cap: 30}\n&/
 segment,raw,baked s/head_dim: 128/head_dim: 256/; s/dtype: bf16/dtype: fp16/; s/^cache:/masks: {soft_cap: 50, window: 4096}\n&/
 segment,raw,baked s/layout: nhd/layout: hnd/; s/page_size: 16/page_size: 64/
