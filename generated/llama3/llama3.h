@@ -106,11 +106,11 @@
 // with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
 // (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
 // It is for the lengths that manifest.json has under "tuned".
-// Machine code: prefill_sm90_r128k64s2w16.sm_90a.cubin
-#define KGEN_LLAMA3_PREFILL_SM90_R128K64S2W16_ENTRY "kgen_llama3_prefill_sm90_r128k64s2w16"
-#define KGEN_LLAMA3_PREFILL_SM90_R128K64S2W16_THREADS 512
-#define KGEN_LLAMA3_PREFILL_SM90_R128K64S2W16_SHARED_BYTES 148480
-#define KGEN_LLAMA3_PREFILL_SM90_R128K64S2W16_ROWS 128  // of a tile: query tokens of an item x group, at most
+// Machine code: prefill_sm90_r128k64s3w16.sm_90a.cubin
+#define KGEN_LLAMA3_PREFILL_SM90_R128K64S3W16_ENTRY "kgen_llama3_prefill_sm90_r128k64s3w16"
+#define KGEN_LLAMA3_PREFILL_SM90_R128K64S3W16_THREADS 512
+#define KGEN_LLAMA3_PREFILL_SM90_R128K64S3W16_SHARED_BYTES 181248
+#define KGEN_LLAMA3_PREFILL_SM90_R128K64S3W16_ROWS 128  // of a tile: query tokens of an item x group, at most
 
 // prefill attends from many query tokens; its tile suits a chunk that is encoded alone.
 // Takes KgenAttendParams; the grid is (blocks, 1): one block a

@@ -13,7 +13,7 @@ kgen=${KGEN:-bin/kgen}
 out=${1:?where to keep the reports: tests/device/measure.sh FOLDER [PART...]}
 shift
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(peers layers shares clean encodings sharing batching heads dram sm80 verify variants random sanitize clusters tune)
+[ ${#parts[@]} -gt 0 ] || parts=(peers layers shares clean encodings sharing batching heads windows dram sm80 verify variants random sanitize clusters tune)
 mkdir -p "$out"
 
 extend=extend:1x64/8192,extend:1x64/32768,extend:1x64/131072,extend:8x64/8192,extend:1x256/16384,extend:4x512/8192
@@ -92,6 +92,15 @@ for part in "${parts[@]}"; do
         edited "s/${edit%:*}: [a-z0-9]*/$edit/" | bench "$name" - --case "$attention,$decode"
         edited "s/${edit%:*}: [a-z0-9]*/$edit/" | bench "$name-layers" - --case "$extend,$decode" --layers 8
       done
+      ;;
+    windows)
+      while read -r name edits; do
+        edited "s/^targets:.*/targets: [sm_90a]/; $edits" | bench "windows-$name" - --case "prefill:64x128,prefill:16x512,$attention"
+      done <<'END'
+4096 s/^cache:/masks: {window: 4096}\n&/
+1024 s/^cache:/masks: {window: 1024}\n&/
+128 s/query_heads: 32/query_heads: 64/; s/head_dim: 128/head_dim: 64/; s/^cache:/masks: {window: 128, sink_tokens: 4}\n&/
+END
       ;;
     sharing)
       bench sharing-fastest specs/llama3.yaml --case "$shared$zipf"
