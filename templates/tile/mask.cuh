@@ -54,6 +54,7 @@ template <class Config, int Keys>
 __device__ __forceinline__ bool needs_mask(const KeyTile& tile, int first_index, int last_position) {
   const int last = tile.begin + Keys - 1;
 #if KGEN_WINDOW
+  static_assert(any_position - Config::window >= (1 << 30) - 1, "who has not looked masks every tile: positions are below 2^30");
 #if KGEN_SHARED_DECODE
   return true;  // members have places of their own for a tile's keys
 #endif
