@@ -50,8 +50,8 @@ func TestUnchanged(t *testing.T) {
 		got  []byte
 		want string
 	}{
-		{"small", small.Sum(nil), "9756846ef9a6b3360060df65b84841d304831a990e5ab8a5e1ca7495d47f4f3c"},
-		{"steps", steps.Sum(nil), "9faf80c3becd050caf671495fbfc990c290f11b3baca0108c6e170fff675e455"},
+		{"small", small.Sum(nil), "08948fe6c016117faebf0a31855e08f177caf8eeae525d55938bd5129203d22c"},
+		{"steps", steps.Sum(nil), "0ba4b1525ff9d084f7380b98663e58a85aaf14a99ecbacd3538e134de8fcfe3d"},
 	} {
 		if got := hex.EncodeToString(c.got); got != c.want {
 			t.Errorf("%s: the lists' digest is %s, it was %s", c.name, got, c.want)
@@ -100,7 +100,7 @@ func TestSharedUnchanged(t *testing.T) {
 		got  []byte
 		want string
 	}{
-		{"small", small.Sum(nil), "707298c098373c324932bfafc06c0356cd148f59f3077de8506329f550e97361"},
+		{"small", small.Sum(nil), "4ca6d4e1e679a22d44500353078ebb302439e5e7271dad154f4a49e43ae4a164"},
 		{"steps", steps.Sum(nil), "177d5c59ddad611e307c6fd0450fd2e034c6dcf326eea8b68dd0253ab1c3b988"},
 	} {
 		if got := hex.EncodeToString(c.got); got != c.want {

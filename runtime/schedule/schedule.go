@@ -58,11 +58,11 @@ type Options struct {
 	SinkTokens  int  // keys at positions below this are seen whatever the window
 	MaxPosition int  // positions and ends of segments stay below it
 
-	// A sequence's keys, its segments one after the other, are cut at every
-	// multiple of SplitTokens; a page goes with its first token. 0: never.
+	// A tile's keys, its sequence's segments one after the other but for what is outside
+	// Window, are cut at every multiple of SplitTokens; a page goes with its first token. 0: never.
 	SplitTokens int
 	PageSize    int // tokens, a power of two; every run begins at the start of a page. 0: 1
-	// MaxItems limits the cuts: a sequence whose query tokens fill T tiles has
+	// MaxItems limits the cuts: a tile of a sequence whose query tokens fill T of them has
 	// SplitTokens multiplied by the smallest whole number that leaves it at most
 	// max(1, MaxItems/T) parts. 0: no limit.
 	MaxItems int
@@ -97,7 +97,8 @@ type Options struct {
 
 // FillBy returns o with the cuts by which one sequence alone fills a device with so many blocks
 // of the kernel, of which so many as resident run at a time; resident 0: all. With c the fewest keys of
-// a part, [LeastPart] where nobody measured another, and for a sequence of n query tokens and T keys:
+// a part, [LeastPart] where nobody measured another, and for a sequence of n query tokens and T keys
+// (those that a window leaves of them, for a tile):
 //
 //	tiles = ceil(n / floor(Rows / Group))
 //	parts = max(1, floor(floor(blocks / kvHeads) / tiles))

@@ -220,6 +220,11 @@ func TestTrim(t *testing.T) {
 			[]schedule.Segment{{Tokens: 17}}, "0-12 | 12-17"},
 		{"a page goes with its first token", schedule.Options{Rows: 1, SplitTokens: 6, PageSize: 4}, []int32{5},
 			[]schedule.Segment{{Tokens: 3}, {Tokens: 14}}, "4-12 | 0-3 0-4 | 12-14"},
+		{"what a window leaves is cut", schedule.Options{Rows: 1, Window: 10, SplitTokens: 4, MaxItems: 3}, []int32{99}, own(100, 0), "90-94 | 94-98 | 98-100"},
+		{"from the sink tokens on", schedule.Options{Rows: 1, Window: 10, SinkTokens: 3, SplitTokens: 4}, []int32{99}, own(100, 0), "0-3 90-91 | 91-95 | 95-99 | 99-100"},
+		{"across segments", schedule.Options{Rows: 1, Window: 10, SplitTokens: 6}, []int32{49},
+			[]schedule.Segment{{Tokens: 30}, {Tokens: 14, Offset: 30}, {Tokens: 6, Offset: 44}}, "10-14 0-2 | 2-6"},
+		{"each tile what it sees", schedule.Options{Rows: 1, Causal: true, Window: 8, SplitTokens: 3, MaxItems: 4}, []int32{5, 30}, own(31, 0), "0-15 | 15-30 | 23-29 | 29-31"},
 		{"the window's page", schedule.Options{Rows: 1, Window: 10, SinkTokens: 4, PageSize: 16}, []int32{50}, own(60, 0), "0-4 32-60"},
 	} {
 		c.options.Group, c.options.MaxPosition = 1, 1000

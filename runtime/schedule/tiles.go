@@ -72,6 +72,9 @@ func (b *Builder) add(s *Sequence, of *known, o *Options) {
 		t.lowest, t.perItem, t.shared, t.unit = 0, 1, shared, l.unit
 		if o.Window > 0 {
 			t.lowest = slices.Min(s.Positions[i : i+t.count])
+			seen := t.seen(s.Segments, o)
+			t.unit = o.splitTokens(seen, tiles)
+			m.makeRoom(len(s.Segments), seen, t.unit)
 		}
 		cut := m.list(t, s.Segments, o)
 		copy(b.runs.add(len(m.runs)), m.runs)
@@ -116,8 +119,8 @@ func (b *Builder) addSlots(begin, count, n int32) {
 	}
 }
 
-// makeRoom makes room for a tile of a sequence of so many segments, which have so many tokens
-// and are cut at every multiple of unit.
+// makeRoom makes room for a tile that sees so many tokens of so many segments, cut at every
+// multiple of unit.
 func (m *tileMaker) makeRoom(segments, total, unit int) {
 	// A cut or the gap of a window makes one run more.
 	most := 2*segments + 2
@@ -143,11 +146,7 @@ func (m *tileMaker) list(t *tile, segments []Segment, o *Options) (cut int) {
 	next := unit // the cut that comes next, counted from the start of the segment
 	for i := range segments {
 		segment := &segments[i]
-		end, causal := int(segment.Tokens), int32(abi.Visible)
-		if segment.Own && o.Causal {
-			causal = segment.Tokens - t.block
-			end = min(end, int(t.index+t.count+causal))
-		}
+		end, causal := t.reach(segment, o)
 		first := n
 		begin, stop, resume := 0, end, end // what the tile sees is begin to stop and resume to end
 		if o.Window > 0 {
@@ -194,6 +193,7 @@ func (m *tileMaker) list(t *tile, segments []Segment, o *Options) (cut int) {
 			if stop == end {
 				break
 			}
+			next += resume - stop // the gap does not count
 			begin, stop = resume, end
 		}
 		m.reads[i] = read{runs: int32(n - first)} // its page comes with Once
@@ -209,6 +209,25 @@ func (m *tileMaker) list(t *tile, segments []Segment, o *Options) (cut int) {
 	return cut
 }
 
+// reach is how far a tile sees into a segment but for a window, and the Causal of the run.
+func (t *tile) reach(s *Segment, o *Options) (end int, causal int32) {
+	if s.Own && o.Causal {
+		causal = s.Tokens - t.block
+		return min(int(s.Tokens), int(t.index+t.count+causal)), causal
+	}
+	return int(s.Tokens), abi.Visible
+}
+
+// seen is how many tokens a tile sees where there is a window.
+func (t *tile) seen(segments []Segment, o *Options) (tokens int) {
+	for i := range segments {
+		end, _ := t.reach(&segments[i], o)
+		stop, resume := o.gap(&segments[i], t.lowest, end)
+		tokens += stop + end - resume
+	}
+	return tokens
+}
+
 // gap is the tokens of a segment that no row of a tile sees, stop to resume,
 // of those before end: they are behind the sink tokens and before the window.
 func (o *Options) gap(s *Segment, lowest int32, end int) (stop, resume int) {
@@ -222,8 +241,8 @@ func (o *Options) gap(s *Segment, lowest int32, end int) (stop, resume int) {
 	return min(sinks, end), min(first, end)
 }
 
-// splitTokens is the distance of the cuts of a sequence of so many tokens whose
-// query tokens fill so many tiles.
+// splitTokens is the distance of the cuts of a tile that sees so many tokens, of a sequence
+// whose query tokens fill so many tiles.
 func (o *Options) splitTokens(total, tiles int) int {
 	if o.SplitTokens == 0 {
 		return math.MaxInt32
