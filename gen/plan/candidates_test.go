@@ -247,6 +247,13 @@ func TestPredictWindow(t *testing.T) {
 	if got, want := memory(4095, 1<<10), memory(0, 1<<10); got != want {
 		t.Errorf("of 1k keys by a window of 4k: %v, of 1k keys %v", got, want)
 	}
+	parts := func(keys int) int {
+		s.Masks.Window = 4096
+		return plan.Predict(s, p, plan.Cut{}, plan.Shape{Kind: spec.Decode, Batch: 1, Query: 1, Keys: keys}, c).Parts
+	}
+	if short, long := parts(8<<10), parts(128<<10); short != long || short < 2 {
+		t.Errorf("a window of 4k leaves %d parts of 8k keys, %d of 128k: want as many, and several", short, long)
+	}
 }
 
 // Raw keys cost their rotation: little where warps of their own do it, more where those of

@@ -153,23 +153,22 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 
 	perTile := max(1, p.ItemRows(m.Group())/m.Group()) // query tokens
 	tiles := ceil(shape.Query, perTile)                // of a sequence
-	parts := 1
+	seen, parts := shape.Keys, 1                       // keys that a tile of queries walks
+	if shape.Kind == spec.Prefill && s.Masks.Causal {
+		seen = (seen + perTile) / 2 // in the mean
+	}
+	if w := s.Masks.Window; w > 0 {
+		seen = min(seen, w+perTile)
+	}
 	if shape.Kind != spec.Prefill {
 		// As package schedule cuts: into parts of a multiple of cut.Tokens, at most as many as
 		// there are blocks for each of a sequence's tiles.
 		limit := cut.Tokens * max(1, max(1, cut.Fill*c.Multiprocessors/100/p.Cluster/m.KVHeads)/tiles)
-		unit := cut.Tokens * ceil(shape.Keys, limit)
-		parts = ceil(shape.Keys, unit)
-	}
-	seen := float64(shape.Keys) // keys that a tile of queries walks
-	if shape.Kind == spec.Prefill && s.Masks.Causal {
-		seen = (seen + float64(perTile)) / 2 // of a tile of queries, in the mean
-	}
-	if w := float64(s.Masks.Window + perTile); s.Masks.Window > 0 {
-		seen = min(seen, w)
+		unit := cut.Tokens * ceil(seen, limit)
+		parts = ceil(seen, unit)
 	}
 	items := float64(shape.Batch * tiles * parts * m.KVHeads * p.Cluster) // blocks' shares of them
-	itemKeys := seen / float64(parts)
+	itemKeys := float64(seen) / float64(parts)
 	itemTiles := max(1, itemKeys/float64(p.Keys))
 
 	// The busiest multiprocessor: equal items come in whole waves, unequal ones even out.
