@@ -195,6 +195,9 @@ func (p *Problem) scheduleOptions(k Kernels, s spec.Spec) schedule.Options {
 	if p.c.Kind != spec.Prefill {
 		o = o.FillBy(how.Blocks, how.Resident, s.Model.KVHeads, how.Tokens)
 	}
+	if how.Folds && p.c.Kind == spec.Extend {
+		o.Keys = how.Keys
+	}
 	return o.Cache(p.dev.Info().L2Bytes, 2*s.Model.KVHeads*(s.Model.HeadDim+s.Model.VHeadDim))
 }
 

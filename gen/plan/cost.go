@@ -161,11 +161,11 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 		seen = min(seen, w+perTile)
 	}
 	if shape.Kind != spec.Prefill {
-		// As package schedule cuts: into parts of a multiple of cut.Tokens, at most as many as
-		// there are blocks for each of a sequence's tiles.
-		limit := cut.Tokens * max(1, max(1, cut.Fill*c.Multiprocessors/100/p.Cluster/m.KVHeads)/tiles)
-		unit := cut.Tokens * ceil(seen, limit)
-		parts = ceil(seen, unit)
+		o := schedule.Options{Whole: s.Whole(shape.Kind), Cluster: p.Cluster}
+		if p.Folds && shape.Kind == spec.Extend {
+			o.Keys = p.Keys
+		}
+		parts = o.FillBy(cut.Fill*c.Multiprocessors/100/p.Cluster, 0, m.KVHeads, cut.Tokens).Parts(seen, tiles)
 	}
 	items := float64(shape.Batch * tiles * parts * m.KVHeads * p.Cluster) // blocks' shares of them
 	itemKeys := float64(seen) / float64(parts)

@@ -329,6 +329,9 @@ func (r *attendRun) scheduleOptions(kind spec.Kind) schedule.Options {
 		SplitTokens: c.splitTokens, MaxItems: c.maxItems, PageSize: s.Cache.PageSize,
 	}
 	if r.kernels.Folds[kind] {
+		if kind == spec.Extend && c.layoutSeed/32%2 == 0 {
+			o.Keys = r.kernels.Tiles[kind].Keys
+		}
 		o.Fold, o.PartsPerItem, o.Whole = true, r.partsPerItem, s.Whole(kind)
 	}
 	return o

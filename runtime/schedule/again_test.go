@@ -220,6 +220,7 @@ func TestStepAfterStep(t *testing.T) {
 				o.SplitTokens = rng.IntN(20)
 			case 8:
 				o.PageSize = 1 << rng.IntN(5)
+				o.Keys = someKeys(seed + uint64(step))
 			case 4:
 				s.Blocks = 1 + rng.IntN(20)
 			case 5:

@@ -117,6 +117,58 @@ func TestFill(t *testing.T) {
 	}
 }
 
+// Into how many parts one sequence alone is cut by a kernel of many rows: with as many as fill the device
+// only where these are long.
+func TestFillEvenly(t *testing.T) {
+	folds, whole, pair := schedule.Options{}, schedule.Options{Fold: true, PartsPerItem: 1, Whole: true}, schedule.Options{Cluster: 2}
+	for _, c := range []struct {
+		name           string
+		options        schedule.Options
+		query, context int
+		parts          int
+	}{
+		{"64 over 1k", folds, 64, 1024, 2},
+		{"64 over 2k", folds, 64, 2048, 4},
+		{"64 over 4k", folds, 64, 4096, 4},
+		{"64 over 4k, walked as one", whole, 64, 4096, 8},
+		{"64 over 4k, by two blocks", pair, 64, 4096, 4},
+		{"64 over 6k", folds, 64, 6144, 6},
+		{"64 over 8k", folds, 64, 8192, 8},
+		{"64 over 8k and a little more", folds, 64, 8200, 8},
+		{"64 over 128k", folds, 64, 131072, 8},
+		{"32 over 4k", folds, 32, 4096, 8},
+		{"32 over 6k", folds, 32, 6144, 8},
+		{"32 over 16k", folds, 32, 16384, 16},
+		{"32 over 16k, by two blocks", pair, 32, 16384, 8},
+		{"512 over 8k", folds, 512, 8192, 1},
+	} {
+		cluster := max(1, c.options.Cluster)
+		o := c.options
+		o.Rows, o.Group, o.Keys, o.MaxPosition, o.PageSize = 128*cluster, 4, 128, 1<<20, 16
+		o = o.FillBy(132/cluster, 0, 8, schedule.LeastPart(o.Keys))
+		s := schedule.Sequence{Positions: make([]int32, c.query)}
+		for left := int32(c.context); left > 0; left -= 500 {
+			s.Segments = append(s.Segments, schedule.Segment{Tokens: min(left, 500), Page: left})
+		}
+		l, err := schedule.Build([]schedule.Sequence{s}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tiles := (c.query + 32*cluster - 1) / (32 * cluster)
+		if got := len(l.Items) / tiles; got != c.parts {
+			t.Errorf("%s: %d parts, want %d", c.name, got, c.parts)
+		}
+		if got := o.Parts(c.context, tiles); got != c.parts {
+			t.Errorf("%s: %d parts are foretold, want %d", c.name, got, c.parts)
+		}
+		for _, r := range l.Runs {
+			if r.Begin%128 != 0 {
+				t.Errorf("%s: a cut at %d of a segment", c.name, r.Begin)
+			}
+		}
+	}
+}
+
 // A large batch is cut as evenly as a device is kept busy by: taken in order by
 // whichever of its 132 multiprocessors is free, the items end within 5 percent
 // of an even share.

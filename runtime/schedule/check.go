@@ -19,7 +19,7 @@ func (o Options) check() error {
 		value int
 	}{
 		{"Window", o.Window}, {"SinkTokens", o.SinkTokens}, {"SplitTokens", o.SplitTokens}, {"MaxItems", o.MaxItems}, {"AtOnce", o.AtOnce}, {"Cluster", o.Cluster},
-		{"PageSize", o.PageSize}, {"PartsPerItem", o.PartsPerItem}, {"PadItems", o.PadItems}, {"PadTokens", o.PadTokens},
+		{"PageSize", o.PageSize}, {"Keys", o.Keys}, {"PartsPerItem", o.PartsPerItem}, {"PadItems", o.PadItems}, {"PadTokens", o.PadTokens},
 	} {
 		if f.value < 0 || f.value > math.MaxInt32 {
 			return fmt.Errorf("%s is %d, want 0 to %d", f.name, f.value, math.MaxInt32)
@@ -27,6 +27,9 @@ func (o Options) check() error {
 	}
 	if o.PageSize&(o.PageSize-1) != 0 {
 		return fmt.Errorf("PageSize is %d, want a power of two", o.PageSize)
+	}
+	if o.Keys&(o.Keys-1) != 0 {
+		return fmt.Errorf("Keys is %d, want a power of two, or 0", o.Keys)
 	}
 	if n := o.PartsPerItem; n&(n-1) != 0 || n > 1 && !o.Fold {
 		return fmt.Errorf("PartsPerItem is %d, want a power of two, or 0 or 1 without Fold", n)

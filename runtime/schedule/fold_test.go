@@ -167,6 +167,8 @@ func TestFold(t *testing.T) {
 		sequences, o := randomParts(rand.New(rand.NewPCG(seed, 7)))
 		grouped[checkFold(t, &b, sequences, o)]++
 		checkWhole(t, sequences, o)
+		o.Keys = someKeys(seed)
+		checkFold(t, &b, sequences, o)
 	}
 	for _, n := range []int{1, 2, 4, 8, 16, 32} {
 		if grouped[n] < 100 {
@@ -179,7 +181,7 @@ func FuzzFold(f *testing.F) {
 	f.Add(uint64(1), uint16(10), uint16(3), uint8(2))
 	f.Fuzz(func(t *testing.T, seed uint64, cut, maxItems uint16, perItem uint8) {
 		sequences, o := randomParts(rand.New(rand.NewPCG(seed, 10)))
-		o.SplitTokens, o.MaxItems, o.PartsPerItem = 1+int(cut), int(maxItems), 1<<(perItem%31)>>1
+		o.SplitTokens, o.MaxItems, o.PartsPerItem, o.Keys = 1+int(cut), int(maxItems), 1<<(perItem%31)>>1, someKeys(seed)
 		checkFold(t, new(schedule.Builder), sequences, o)
 	})
 }

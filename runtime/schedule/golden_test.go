@@ -15,7 +15,7 @@ import (
 // work is listed takes the digests again and says why.
 func TestUnchanged(t *testing.T) {
 	var b schedule.Builder
-	small, steps := sha256.New(), sha256.New()
+	small, steps, even := sha256.New(), sha256.New(), sha256.New()
 	add := func(seed int, sequences []schedule.Sequence, o schedule.Options) []byte {
 		l, err := b.Build(sequences, o)
 		if err != nil {
@@ -44,6 +44,8 @@ func TestUnchanged(t *testing.T) {
 			o.PageSize = 64
 		}
 		steps.Write(add(seed, sequences, o))
+		o.Keys, o.Fold = 64<<(seed/2%2), seed%4 > 0
+		even.Write(add(seed, sequences, o))
 	}
 	for _, c := range []struct {
 		name string
@@ -52,6 +54,7 @@ func TestUnchanged(t *testing.T) {
 	}{
 		{"small", small.Sum(nil), "08948fe6c016117faebf0a31855e08f177caf8eeae525d55938bd5129203d22c"},
 		{"steps", steps.Sum(nil), "0ba4b1525ff9d084f7380b98663e58a85aaf14a99ecbacd3538e134de8fcfe3d"},
+		{"even", even.Sum(nil), "ee6d2473fe4ca07e9f45c2e0ea7326233f3f272bc64fc126cc43ed25537e9c94"},
 	} {
 		if got := hex.EncodeToString(c.got); got != c.want {
 			t.Errorf("%s: the lists' digest is %s, it was %s", c.name, got, c.want)

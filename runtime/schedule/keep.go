@@ -48,7 +48,7 @@ func (l *listed) remember(s *Sequence, total, cut int, runs []abi.Run, o *Option
 	if s.Layout == 0 || l.tiles != 1 || o.Window > 0 || last < 0 || !s.Segments[last].Own || s.Segments[last].Tokens == 0 {
 		return
 	}
-	mask := max(1, o.PageSize) - 1
+	mask, _ := o.cutPlaces()
 	l.layout, l.placed, l.queries, l.segments = s.Layout, s.Placed, int32(len(s.Positions)), int32(len(s.Segments))
 	l.before = total - int(s.Segments[last].Tokens)
 	l.least, l.most = int(runs[len(runs)-1].Begin), (cut+mask)&^mask

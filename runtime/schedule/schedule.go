@@ -60,10 +60,14 @@ type Options struct {
 
 	// A tile's keys, its sequence's segments one after the other but for what is outside
 	// Window, are cut at every multiple of SplitTokens; a page goes with its first token. 0: never.
+	// With Keys, those of a tile of a kernel of many rows that folds parts, a power of two, they are cut at even distances of at
+	// least about SplitTokens, each cut at the nearest place in its segment where a tile of keys ends: it makes no tile less
+	// whole. 0: at any page.
 	SplitTokens int
+	Keys        int
 	PageSize    int // tokens, a power of two; every run begins at the start of a page. 0: 1
 	// MaxItems limits the cuts: a tile of a sequence whose query tokens fill T of them has
-	// SplitTokens multiplied by the smallest whole number that leaves it at most
+	// SplitTokens multiplied by the smallest whole number, or with Keys the distance, that leaves it at most
 	// max(1, MaxItems/T) parts. 0: no limit.
 	MaxItems int
 
@@ -101,8 +105,14 @@ type Options struct {
 // (those that a window leaves of them, for a tile):
 //
 //	tiles = ceil(n / floor(Rows / Group))
-//	parts = max(1, floor(floor(blocks / kvHeads) / tiles))
-//	cut   = c ceil(T / (c parts))
+//	most  = max(1, floor(floor(blocks / kvHeads) / tiles))
+//	cut   = c ceil(T / (c most))
+//
+// or, for a kernel with Keys,
+//
+//	parts = min(most, floor(T / c))
+//	parts = min(parts, max(floor(8 / (tiles Cluster)), floor(T / (2 c)))), if not Whole
+//	cut   = ceil(T / max(1, parts)), and a little more
 //
 // Parts below c keys cost more in partial results than they gain. Nothing else goes
 // in: a sequence is cut the same way alone and in any batch.
@@ -111,6 +121,12 @@ func (o Options) FillBy(blocks, resident, kvHeads, c int) Options {
 	o.MaxItems = max(1, blocks/max(1, kvHeads))
 	o.AtOnce = resident / max(1, kvHeads)
 	return o
+}
+
+// Parts is how many parts of even size a tile that sees so many tokens is cut into, of a sequence whose
+// query tokens fill so many tiles, wherever its segments end.
+func (o Options) Parts(tokens, tiles int) int {
+	return max(1, ceil(tokens, o.splitTokens(tokens, tiles)))
 }
 
 // LeastPart is the fewest keys of a part, by [Options.FillBy], for a kernel whose tiles have so

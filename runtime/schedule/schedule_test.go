@@ -46,6 +46,7 @@ func ExampleBuild() {
 func TestCoverage(t *testing.T) {
 	for seed := range uint64(3000) {
 		sequences, o := random(rand.New(rand.NewPCG(seed, 0)))
+		o.Keys = someKeys(seed)
 		lists, err := schedule.Build(sequences, o)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -160,6 +161,7 @@ func inWindow(o schedule.Options, query, key int32) bool {
 func TestBatchInvariance(t *testing.T) {
 	for seed := range uint64(500) {
 		sequences, o := random(rand.New(rand.NewPCG(seed, 1)))
+		o.Keys = someKeys(seed)
 		batch, err := schedule.Build(sequences, o)
 		if err != nil {
 			t.Fatal(err)
@@ -225,6 +227,19 @@ func TestTrim(t *testing.T) {
 		{"across segments", schedule.Options{Rows: 1, Window: 10, SplitTokens: 6}, []int32{49},
 			[]schedule.Segment{{Tokens: 30}, {Tokens: 14, Offset: 30}, {Tokens: 6, Offset: 44}}, "10-14 0-2 | 2-6"},
 		{"each tile what it sees", schedule.Options{Rows: 1, Causal: true, Window: 8, SplitTokens: 3, MaxItems: 4}, []int32{5, 30}, own(31, 0), "0-15 | 15-30 | 23-29 | 29-31"},
+		{"at even distances", schedule.Options{Rows: 1, SplitTokens: 16, MaxItems: 3, Keys: 1}, []int32{5},
+			[]schedule.Segment{{Tokens: 99}}, "0-33 | 33-66 | 66-99"},
+		{"where the nearest tile of keys ends", schedule.Options{Rows: 1, SplitTokens: 64, MaxItems: 3, Keys: 16}, []int32{5},
+			[]schedule.Segment{{Tokens: 220}}, "144-220 | 0-80 | 80-144"},
+		{"of its segment", schedule.Options{Rows: 1, SplitTokens: 64, MaxItems: 3, Keys: 16}, []int32{5},
+			[]schedule.Segment{{Tokens: 75}, {Tokens: 145}}, "0-80 | 0-75 | 80-145"},
+		{"no more parts than may be", schedule.Options{Rows: 1, SplitTokens: 64, MaxItems: 9, Keys: 16}, []int32{5},
+			[]schedule.Segment{{Tokens: 255}}, "80-176 | 176-255 | 0-80"},
+		{"too few for two", schedule.Options{Rows: 1, SplitTokens: 64, MaxItems: 9, Keys: 16}, []int32{5},
+			[]schedule.Segment{{Tokens: 127}}, "0-127"},
+		{"pages longer than a tile of keys", schedule.Options{Rows: 1, SplitTokens: 64, MaxItems: 3, Keys: 16, PageSize: 64}, []int32{5},
+			[]schedule.Segment{{Tokens: 220}}, "64-192 | 0-64 | 192-220"},
+		{"a window from where a tile of keys begins", schedule.Options{Rows: 1, Window: 140, SplitTokens: 64, MaxItems: 2, Keys: 16}, []int32{299}, own(300, 0), "160-240 | 240-300"},
 		{"the window's page", schedule.Options{Rows: 1, Window: 10, SinkTokens: 4, PageSize: 16}, []int32{50}, own(60, 0), "0-4 32-60"},
 	} {
 		c.options.Group, c.options.MaxPosition = 1, 1000
@@ -266,6 +281,7 @@ func TestErrors(t *testing.T) {
 		{with(func(o *schedule.Options) { o.MaxPosition = 0 }), nil, "MaxPosition is 0"},
 		{with(func(o *schedule.Options) { o.SplitTokens = -1 }), nil, "SplitTokens is -1"},
 		{with(func(o *schedule.Options) { o.PageSize = 12 }), nil, "PageSize is 12, want a power of two"},
+		{with(func(o *schedule.Options) { o.Keys = 96 }), nil, "Keys is 96, want a power of two"},
 		{good, []schedule.Sequence{{}}, "sequence 0: no query tokens"},
 		{good, []schedule.Sequence{{QueryBegin: -1, Positions: []int32{0}}}, "sequence 0: query tokens -1 to 0"},
 		{good, []schedule.Sequence{{Positions: []int32{100}}}, "sequence 0: query token 0 of the block is at position 100, want 0 to 99"},
@@ -283,6 +299,9 @@ func TestErrors(t *testing.T) {
 		}
 	}
 }
+
+// someKeys is what Options.Keys may be, of every other seed 0.
+func someKeys(seed uint64) int { return int(seed%2) << (seed / 2 % 7) }
 
 // random makes small ragged sequences with distinct pages, in any order of
 // query tokens, with gaps between them.

@@ -65,7 +65,8 @@ func (b *Builder) add(s *Sequence, of *known, o *Options) {
 	}
 	l := listed{tiles: int32(tiles), queries: n, unit: o.splitTokens(total, tiles)}
 	m := &b.maker
-	m.makeRoom(len(s.Segments), total, l.unit)
+	_, near := o.cutPlaces()
+	m.makeRoom(len(s.Segments), total+near, l.unit)
 	for i := int32(0); i < n; i += perTile {
 		t := b.addTile()
 		t.begin, t.count, t.index, t.block = s.QueryBegin+i, min(perTile, n-i), i, n
@@ -74,7 +75,7 @@ func (b *Builder) add(s *Sequence, of *known, o *Options) {
 			t.lowest = slices.Min(s.Positions[i : i+t.count])
 			seen := t.seen(s.Segments, o)
 			t.unit = o.splitTokens(seen, tiles)
-			m.makeRoom(len(s.Segments), seen, t.unit)
+			m.makeRoom(len(s.Segments), seen+near, t.unit)
 		}
 		cut := m.list(t, s.Segments, o)
 		copy(b.runs.add(len(m.runs)), m.runs)
@@ -137,13 +138,13 @@ func (m *tileMaker) list(t *tile, segments []Segment, o *Options) (cut int) {
 	runs, n := m.runs[:cap(m.runs)], 0
 	parts, p := m.parts[:cap(m.parts)], 0
 	keys, before := 0, 0 // of the tile's runs so far, and of those before the part
-	mask := max(1, o.PageSize) - 1
+	mask, near := o.cutPlaces()
 	ends := int32(1) // EndsPart of the last run of a part
 	if o.Whole {
 		ends = 0
 	}
 	unit := t.unit
-	next := unit // the cut that comes next, counted from the start of the segment
+	next := unit - near // the cut that comes next, counted from the start of the segment
 	for i := range segments {
 		segment := &segments[i]
 		end, causal := t.reach(segment, o)
@@ -165,14 +166,14 @@ func (m *tileMaker) list(t *tile, segments []Segment, o *Options) (cut int) {
 						next += unit
 					}
 				}
-				// Up to the first page that begins at or behind the cut, and on from there
+				// Up to the first place at or behind the cut where one may be, and on from there
 				// to the one after the next cut. Nobody can foretell whether a cut is in a
 				// segment, so its part and the second run are written in any case, and
 				// counted by inside, which is 1 or 0. Field by field: the copy of a struct
 				// just made would wait for its stores.
 				middle := min(stop, (next+mask)&^mask)
 				last, inside := middle, 0
-				if unit > mask { // else the page may hold the next cut too
+				if unit > mask { // else the next cut may be at that place too
 					last = min(stop, (next+unit+mask)&^mask)
 					inside = int(uint(middle-stop) >> (bits.UintSize - 1))
 				}
@@ -194,6 +195,9 @@ func (m *tileMaker) list(t *tile, segments []Segment, o *Options) (cut int) {
 				break
 			}
 			next += resume - stop // the gap does not count
+			if resume < end {
+				next -= resume & mask
+			}
 			begin, stop = resume, end
 		}
 		m.reads[i] = read{runs: int32(n - first)} // its page comes with Once
@@ -218,12 +222,17 @@ func (t *tile) reach(s *Segment, o *Options) (end int, causal int32) {
 	return int(s.Tokens), abi.Visible
 }
 
-// seen is how many tokens a tile sees where there is a window.
+// seen is how many tokens a tile sees where there is a window, from where a cut might be in the
+// segment in which the window begins.
 func (t *tile) seen(segments []Segment, o *Options) (tokens int) {
+	mask, _ := o.cutPlaces()
 	for i := range segments {
 		end, _ := t.reach(&segments[i], o)
 		stop, resume := o.gap(&segments[i], t.lowest, end)
 		tokens += stop + end - resume
+		if stop < resume && resume < end {
+			tokens += resume & mask
+		}
 	}
 	return tokens
 }
@@ -241,6 +250,16 @@ func (o *Options) gap(s *Segment, lowest int32, end int) (stop, resume int) {
 	return min(sinks, end), min(first, end)
 }
 
+// cutPlaces says where in a segment a cut may be: where the bits of mask are 0. It is at the first such
+// place that is not more than near tokens ahead of it.
+func (o *Options) cutPlaces() (mask, near int) {
+	mask = max(1, o.PageSize, o.Keys) - 1
+	if o.Keys > 0 {
+		near = (mask + 1) / 2
+	}
+	return mask, near
+}
+
 // splitTokens is the distance of the cuts of a tile that sees so many tokens, of a sequence
 // whose query tokens fill so many tiles.
 func (o *Options) splitTokens(total, tiles int) int {
@@ -250,13 +269,25 @@ func (o *Options) splitTokens(total, tiles int) int {
 	if o.MaxItems == 0 {
 		return o.SplitTokens
 	}
-	parts := o.MaxItems
+	most := o.MaxItems
 	if tiles > 1 { // of a step's hundreds of sequences most are one tile, and short
-		parts = max(1, parts/tiles)
+		most = max(1, most/tiles)
 	}
-	limit := o.SplitTokens * parts
-	if total <= limit {
-		return min(o.SplitTokens, math.MaxInt32)
+	if o.Keys > 0 {
+		// No cut is as near to the end as it may be from its place.
+		_, near := o.cutPlaces()
+		return min(ceil(max(1, total)+near, o.evenParts(total, tiles, most)), math.MaxInt32)
 	}
-	return min(o.SplitTokens*((total+limit-1)/limit), math.MaxInt32)
+	return min(o.SplitTokens*max(1, ceil(total, o.SplitTokens*most)), math.MaxInt32)
 }
+
+// evenParts is how many parts of about the same size such a tile is cut into, at most so many.
+func (o *Options) evenParts(total, tiles, most int) int {
+	parts := total / o.SplitTokens
+	if !o.Whole {
+		parts = min(parts, max(foldedBlocks/(tiles*max(1, o.Cluster)), parts/2))
+	}
+	return max(1, min(parts, most))
+}
+
+func ceil(a, b int) int { return (a + b - 1) / b }

@@ -134,6 +134,9 @@ func scheduleOptions(m Model, kind int, c kernel.Choice) schedule.Options {
 	if kind != prefill {
 		o = o.FillBy(c.Blocks, c.Resident, m.KVHeads, c.Tokens)
 	}
+	if kind == extend && c.Folds {
+		o.Keys = c.Keys
+	}
 	return o
 }
 

@@ -124,17 +124,17 @@ func TestTunedStep(t *testing.T) {
 	}
 }
 
-// Kernels that fold get fewer items, and a step has the same bits; but where batching is
+// Kernels that fold get fewer items in a step of several sequences, each with the bits that it has alone; but where batching is
 // fastest: then they are right to within rounding.
 func TestFoldedStep(t *testing.T) {
-	step := func(folds bool, batching string) (outs [][]byte, items int32) {
+	step := func(folds bool, batching string, which ...int) (outs [][]byte, items int32) {
 		m := toy.Small()
 		m.Batching = batching
 		dev := cpu.Open(cpu.Options{Workers: 2})
 		k := tuned{Kernels: unshared{cpuKernels(t, dev, m)}, launched: map[kernel.Choice]int{}, folds: folds, items: &items}
 		b := benchOf(t, dev, k, m, serve.Options{Pages: 2000})
 		var batch []serve.Entry
-		for range 5 {
+		for range which {
 			s, err := b.Engine.Open(nil, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -144,9 +144,9 @@ func TestFoldedStep(t *testing.T) {
 		}
 		for _, n := range []int{600, 41} { // the first has one part a tile
 			var tokens []int32
-			for i := range batch {
-				batch[i].Tokens = n + i
-				tokens = append(tokens, toy.Document(uint64(i), n+i)...)
+			for i, document := range which {
+				batch[i].Tokens = n + document
+				tokens = append(tokens, toy.Document(uint64(document), n+document)...)
 			}
 			items = 0
 			var err error
@@ -156,15 +156,24 @@ func TestFoldedStep(t *testing.T) {
 		}
 		return outs, items
 	}
-	want, single := step(false, "bitwise")
-	got, folded := step(true, "bitwise")
+	all := []int{0, 1, 2, 3, 4}
+	_, single := step(false, "bitwise", all...)
+	got, folded := step(true, "bitwise", all...)
+	var want [][]byte // of each layer, one sequence behind the other
+	for _, i := range all {
+		alone, _ := step(true, "bitwise", i)
+		want = append(want, make([][]byte, len(alone)-len(want))...)
+		for layer := range alone {
+			want[layer] = append(want[layer], alone[layer]...)
+		}
+	}
 	if !reflect.DeepEqual(got, want) {
-		t.Error("other bits with items of several parts")
+		t.Error("other bits in a step of several sequences")
 	}
 	if folded >= single {
 		t.Errorf("%d items, %d of one part", folded, single)
 	}
-	fastest, items := step(true, "fastest")
+	fastest, items := step(true, "fastest", all...)
 	if items != folded || reflect.DeepEqual(fastest, want) {
 		t.Errorf("fastest: %d items, folded %d; or the bits of each part by itself", items, folded)
 	}
