@@ -95,7 +95,7 @@ for part in "${parts[@]}"; do
       ;;
     windows)
       while read -r name edits; do
-        edited "s/^targets:.*/targets: [sm_90a]/; $edits" | bench "windows-$name" - --case "prefill:64x128,prefill:16x512,$attention"
+        edited "s/^targets:.*/targets: [sm_90a]/; $edits" | bench "windows-$name" - --case "prefill:64x128,prefill:16x512,$attention,$decode,decode:1x1/131072"
       done <<'END'
 4096 s/^cache:/masks: {window: 4096}\n&/
 1024 s/^cache:/masks: {window: 1024}\n&/
