@@ -20,8 +20,8 @@ import (
 	"github.com/kgen-project/kgen/tests/testutil"
 )
 
-// TestProductsOverlap looks for kernels in whose machine code every product of a warpgroup is waited
-// for at once. ptxas makes such code where it can't tell which registers products under way have, does not
+// TestProductsOverlap looks for kernels that spill, or of which the compiler warns, or in whose machine code every product of a warpgroup is waited
+// for at once. ptxas makes the last where it can't tell which registers products under way have, does not
 // always warn of it, and nothing but the kernel's time shows it: half as long again.
 func TestProductsOverlap(t *testing.T) {
 	for name, manifest := range map[string]func() (abi.Manifest, error){
@@ -48,39 +48,54 @@ func TestProductsOverlap(t *testing.T) {
 	}
 }
 
-// The same for tiles that nobody is given without asking: of head dim 64, whose kernels have a loop for whole tiles.
-func TestProductsOverlapByHand(t *testing.T) {
-	const file = "../../specs/smollm2_135m.yaml"
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := spec.Parse(file, data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Targets = []spec.Target{"sm_90a"}
-	var plans []plan.Plan
-	for _, tile := range []spec.Tile{{Rows: 64, Keys: 128, Stages: 3, Warps: 8}, {Rows: 128, Keys: 64, Stages: 3, Warps: 12}, {Rows: 192, Keys: 128, Stages: 3, Warps: 16}} {
-		for _, kind := range []spec.Kind{spec.Prefill, spec.Extend, spec.SharedDecode} {
-			s.Tiles = map[spec.Kind]spec.Tile{kind: tile}
-			p, err := plan.Choose(s, kind, "sm_90a")
+// The same for tiles that nobody is given without asking, of head dim 64, whose kernels have a loop for whole tiles; and for what no
+// shipped spec has: windows.
+func TestProductsOverlapElsewhere(t *testing.T) {
+	for _, c := range []struct {
+		name, spec, lines string
+		kinds             []spec.Kind
+		tiles             []spec.Tile
+	}{
+		{
+			"tiles by hand", "smollm2_135m", "", []spec.Kind{spec.Prefill, spec.Extend, spec.SharedDecode},
+			[]spec.Tile{{Rows: 64, Keys: 128, Stages: 3, Warps: 8}, {Rows: 128, Keys: 64, Stages: 3, Warps: 12}, {Rows: 192, Keys: 128, Stages: 3, Warps: 16}},
+		},
+		{"a window", "llama3", "\nmasks: {window: 4096}\n", []spec.Kind{spec.Prefill, spec.Extend}, []spec.Tile{{}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			file := "../../specs/" + c.spec + ".yaml"
+			data, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			plans = append(plans, p)
-		}
-	}
-	out, err := emit.Emit(s, plans, templates.FS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var sources []build.Source
-	for _, k := range out.Kernels {
-		sources = append(sources, build.Source{Name: k.File, Entry: k.Entry, Text: k.Source, Target: spec.Target("sm_90a")})
-	}
-	if with := productsOverlap(t, "smollm2_135m", sources); with != len(plans) {
-		t.Errorf("%d of %d kernels have products of warpgroups", with, len(plans))
+			s, err := spec.Parse(file, append(data, c.lines...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Targets = []spec.Target{"sm_90a"}
+			var plans []plan.Plan
+			for _, tile := range c.tiles {
+				for _, kind := range c.kinds {
+					s.Tiles = map[spec.Kind]spec.Tile{kind: tile}
+					p, err := plan.Choose(s, kind, "sm_90a")
+					if err != nil {
+						t.Fatal(err)
+					}
+					plans = append(plans, p)
+				}
+			}
+			out, err := emit.Emit(s, plans, templates.FS)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var sources []build.Source
+			for _, k := range out.Kernels {
+				sources = append(sources, build.Source{Name: k.File, Entry: k.Entry, Text: k.Source, Target: spec.Target("sm_90a")})
+			}
+			if with := productsOverlap(t, c.spec, sources); with != len(plans) {
+				t.Errorf("%d of %d kernels have products of warpgroups", with, len(plans))
+			}
+		})
 	}
 }
 
@@ -101,6 +116,9 @@ func productsOverlap(t *testing.T, name string, sources []build.Source) int {
 	}
 	with := 0
 	for _, c := range cubins {
+		if f := c.Figures; c.Warnings != "" || f.SpillStores > 0 {
+			t.Errorf("%s: %s spills %d bytes; %s", name, c.Source.Name, f.SpillStores, c.Warnings)
+		}
 		code, err := toolchain.Disassemble(t.Context(), tools.Nvdisasm, c.Cubin)
 		if err != nil {
 			t.Fatal(err)
