@@ -184,7 +184,7 @@ func TestChooseAlignsQueries(t *testing.T) {
 	const (
 		dim64  = "model: {query_heads: 9, kv_heads: 3, head_dim: 64}\n"
 		dim128 = "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\n"
-		masked = dim128 + "masks: {window: 100, sink_tokens: 4, sink_logits: true}\n"
+		masked = dim128 + "masks: {window: 1000, sink_tokens: 4, sink_logits: true}\n"
 	)
 	for _, c := range []struct {
 		more, tile string
@@ -211,6 +211,40 @@ func TestChooseAlignsQueries(t *testing.T) {
 		}
 		if p.Layout().String() != c.want || p.AlignsQueries != c.aligns || p.Rotators != rotators || p.Queries != 2 || p.Fallback != "" {
 			t.Errorf("%s of\n%sis %s, aligns queries %v, %d rotators (%q), want %s, %v, %d", c.tile, c.more, p.Layout(), p.AlignsQueries, p.Rotators, p.Fallback, c.want, c.aligns, rotators)
+		}
+	}
+}
+
+// With a short window items have few keys: extend by tiles of fewer, and not by aligned queries, decode of 64 dimensions by two blocks
+// a multiprocessor. A tile by hand is the spec's.
+func TestChooseShortWindow(t *testing.T) {
+	const (
+		dim64  = "model: {query_heads: 64, kv_heads: 8, head_dim: 64}\n"
+		dim128 = "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\n"
+	)
+	for _, c := range []struct {
+		more           string
+		extend, decode string
+	}{
+		{dim64, "sm90_r128k128s3w16", "sm90_r16k128s3w7"},
+		{dim64 + "masks: {window: 128}\n", "sm90_r128k64s3w12", "sm90_r16k32s4w8b2"},
+		{dim64 + "masks: {window: 128}\ncache: {encoding: raw}\n", "sm90_r128k128s2w16", "sm90_r16k64s4w12"},
+		{dim64 + "masks: {window: 128, soft_cap: 30}\n", "sm90_r128k64s2w12", "sm90_r16k128s3w7"},
+		{dim64 + "masks: {window: 128}\ntiles: {extend: {warps: 16}, decode: {keys: 64}}\n", "sm90_r128k64s3w16", "sm90_r16k64s4w8"},
+		{dim64 + "masks: {window: 512}\n", "sm90_r128k128s3w12", "sm90_r16k128s3w7"},
+		{dim64 + "masks: {window: 513}\n", "sm90_r128k128s3w16", "sm90_r16k128s3w7"},
+		{dim128 + "masks: {window: 128}\n", "sm90_r128k64s3w12", "sm90_r16k64s3w7"},
+		{dim128 + "masks: {window: 129}\n", "sm90_r128k128s2w12", "sm90_r16k64s3w7"},
+	} {
+		for kind, want := range map[spec.Kind]string{spec.Extend: c.extend, spec.Decode: c.decode} {
+			p, err := plan.Choose(wide(t, c.more), kind, "sm_90a")
+			if err != nil {
+				t.Errorf("%s%v", c.more, err)
+				continue
+			}
+			if p.Layout().String() != want || p.Fallback != "" {
+				t.Errorf("%s%s is %s (%q), want %s", c.more, kind, p.Layout(), p.Fallback, want)
+			}
 		}
 	}
 }
