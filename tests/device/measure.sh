@@ -4,7 +4,7 @@
 #   tests/device/measure.sh FOLDER [PART...]
 #
 # prints each part's tables and keeps its reports in FOLDER. Parts: peers, layers, shares, clean,
-# encodings, sharing, batching, heads, dram, sm80, verify, variants, random, sanitize, clusters, tune; all
+# encodings, windows, sharing, batching, heads, dram, sm80, verify, variants, random, sanitize, clusters, tune; all
 # of them by default. It needs bin/kgen (or another one in KGEN) and, for one thing each, torch, ncu
 # and compute-sanitizer.
 set -euo pipefail
