@@ -4,7 +4,8 @@
 GO     ?= go
 KGEN   := bin/kgen
 SPECS  := specs/llama2_7b.yaml specs/llama3.yaml specs/smollm2_135m.yaml
-RACE   := ./runtime/serve ./runtime/... ./gen/build ./gen/subprocess ./gen/toolchain  # the longest first
+RACE   := ./runtime/serve ./runtime/cpu ./runtime/kvcache ./runtime/cubincache ./runtime/cuda/... ./runtime/filelock ./runtime/kernel ./runtime/nvrtc \
+          ./gen/build ./gen/parallel ./gen/subprocess ./gen/toolchain  # what has several goroutines or processes, the longest first
 CASES  ?= 500
 SOAK   ?= 1h
 
@@ -29,7 +30,7 @@ toolchain: kgen
 # Tests that need a compiler for kernels, or a C++ compiler, skip where there is none.
 test: compiler
 	$(GO) test -timeout 30m ./...
-	@if command -v "$$($(GO) env CC)" >/dev/null; then set -x; KGEN_SERVE_OPERATIONS=100000 CGO_ENABLED=1 $(GO) test -timeout 30m -race $(RACE); \
+	@if command -v "$$($(GO) env CC)" >/dev/null; then set -x; KGEN_SERVE_OPERATIONS=60000 CGO_ENABLED=1 $(GO) test -timeout 30m -race $(RACE); \
 	else echo "no C compiler: go test -race is left out"; fi
 
 # The engine under random operations and faults: its memory must stay flat.

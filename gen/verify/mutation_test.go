@@ -77,11 +77,11 @@ func TestMutationsSM90AreFound(t *testing.T) {
 	})
 	t.Run("own queries", func(t *testing.T) {
 		t.Parallel()
-		mustBeFound(t, 10, mutationsOwn, own)
+		mustBeFound(t, 7, mutationsOwn, own)
 	})
 	t.Run("clusters", func(t *testing.T) {
 		t.Parallel()
-		mustBeFound(t, 10, mutationsClusters, clusters)
+		mustBeFound(t, 3, mutationsClusters, clusters)
 	})
 	t.Run("exchanged keys", func(t *testing.T) {
 		t.Parallel()
