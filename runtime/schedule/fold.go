@@ -7,11 +7,11 @@ import "math/bits"
 // productRows is the rows of a tile from which on its products take longer than its keys.
 const productRows = 64
 
-// foldedBlocks is how many blocks, for a KV head, a sequence alone is cut for with parts of as few keys as they may have,
-// by a kernel with Keys: for more, parts have twice as many. A part costs a kernel of many rows 4 us, whatever its keys, where it
-// has several of them in an item. (H100, 2026-11-27, 64 query tokens over 3072 and 4096, with head dims of 64, 128 and 256: one sequence
-// takes 0 to 12 percent longer than by 16 blocks, 2 to 16 take 10 to 19 percent less. 32 over 6144 and 8192: one takes 1 to
-// 4 percent longer, 2 to 16 take 4 to 11 percent less.)
+// foldedBlocks is how many blocks, for a KV head, a sequence alone is cut for where parts have as few keys as they may,
+// by a kernel with Keys: for more blocks, parts have twice as many. A part that a block folds takes a kernel of many rows some 4 us
+// beside its keys. (H100, 2026-11-27. 64 query tokens over 3072 and 4096: one sequence takes 9 to 12 percent longer than with
+// parts of 512 keys, 2 to 16 take 10 to 19 percent less. 128 over 2048: 16 longer, 14 to 18 less. 32 over 6144 and 8192: one
+// the same, 2 to 16 take 7 to 12 percent less.)
 const foldedBlocks = 8
 
 // fractions of a key are what costs are counted in, so that all is in whole numbers.

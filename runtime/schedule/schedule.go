@@ -60,15 +60,15 @@ type Options struct {
 
 	// A tile's keys, its sequence's segments one after the other but for what is outside
 	// Window, are cut at every multiple of SplitTokens; a page goes with its first token. 0: never.
-	// With Keys, those of a tile of a kernel of many rows that folds parts, a power of two, they are cut at even distances of at
-	// least about SplitTokens, each cut at the nearest place in its segment where a tile of keys ends: it makes no tile less
-	// whole. 0: at any page.
 	SplitTokens int
-	Keys        int
-	PageSize    int // tokens, a power of two; every run begins at the start of a page. 0: 1
-	// MaxItems limits the cuts: a tile of a sequence whose query tokens fill T of them has
-	// SplitTokens multiplied by the smallest whole number, or with Keys the distance, that leaves it at most
-	// max(1, MaxItems/T) parts. 0: no limit.
+	// Keys is for a kernel of many rows that folds parts: the keys of its tiles, a power of two. A tile of
+	// query tokens is then cut at even distances, of SplitTokens or more but for a tile of keys, and each cut is at the nearest
+	// place in its segment where a tile of keys ends, so that it makes none less whole. 0: as SplitTokens says.
+	Keys     int
+	PageSize int // tokens, a power of two; every run begins at the start of a page. 0: 1
+	// MaxItems limits the cuts: a tile of a sequence whose query tokens fill T of them has at most
+	// max(1, MaxItems/T) parts, and SplitTokens is multiplied by the smallest whole number for that; with Keys
+	// the distance is as much larger as it takes. 0: no limit.
 	MaxItems int
 
 	// Fold is for a kernel that takes items of several parts (see [abi.Item]): those of
