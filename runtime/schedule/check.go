@@ -25,11 +25,13 @@ func (o Options) check() error {
 			return fmt.Errorf("%s is %d, want 0 to %d", f.name, f.value, math.MaxInt32)
 		}
 	}
-	if o.PageSize&(o.PageSize-1) != 0 {
-		return fmt.Errorf("PageSize is %d, want a power of two", o.PageSize)
-	}
-	if o.Keys&(o.Keys-1) != 0 {
-		return fmt.Errorf("Keys is %d, want a power of two, or 0", o.Keys)
+	for _, f := range [...]struct {
+		name  string
+		value int
+	}{{"PageSize", o.PageSize}, {"Keys", o.Keys}} {
+		if f.value&(f.value-1) != 0 {
+			return fmt.Errorf("%s is %d, want a power of two", f.name, f.value)
+		}
 	}
 	if n := o.PartsPerItem; n&(n-1) != 0 || n > 1 && !o.Fold {
 		return fmt.Errorf("PartsPerItem is %d, want a power of two, or 0 or 1 without Fold", n)
