@@ -328,8 +328,8 @@ func (r *attendRun) scheduleOptions(kind spec.Kind) schedule.Options {
 		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition,
 		SplitTokens: c.splitTokens, MaxItems: c.maxItems, PageSize: s.Cache.PageSize,
 	}
-	if kind == spec.Extend && c.layoutSeed/32%2 == 0 { // whatever the kernel's, as bits are compared with another's
-		o.Keys = 64 << (c.layoutSeed / 64 % 2)
+	if kind == spec.Extend && c.layoutSeed/32%4 == 0 { // whatever the kernel's, as bits are compared with another's; mostly small, for many cuts
+		o.Keys = 16 << (c.layoutSeed / 128 % 4)
 	}
 	if r.kernels.Folds[kind] {
 		o.Fold, o.PartsPerItem, o.Whole = true, r.partsPerItem, s.Whole(kind)
