@@ -187,16 +187,13 @@ func (p *Problem) scheduleOptions(k Kernels, s spec.Spec) schedule.Options {
 	how := k.choose(s, p.c)
 	o := schedule.Options{
 		Rows: how.Rows, Cluster: how.Cluster, Group: s.Model.Group(), Causal: s.Masks.Causal,
-		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize,
+		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize, Keys: how.CutKeys(),
 	}
 	if how.Folds {
 		o.Fold, o.PartsPerItem, o.Whole = true, p.PartsPerItem, s.Whole(p.c.Kind)
 	}
 	if p.c.Kind != spec.Prefill {
 		o = o.FillBy(how.Blocks, how.Resident, s.Model.KVHeads, how.Tokens)
-	}
-	if how.Folds && p.c.Kind == spec.Extend {
-		o.Keys = how.Keys
 	}
 	return o.Cache(p.dev.Info().L2Bytes, 2*s.Model.KVHeads*(s.Model.HeadDim+s.Model.VHeadDim))
 }

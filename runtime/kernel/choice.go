@@ -47,6 +47,14 @@ type Choice struct {
 	kernel *loaded
 }
 
+// CutKeys is what a sequence is cut by, as [schedule.Options].Keys says: extend's tiles, where it folds parts.
+func (c Choice) CutKeys() int {
+	if c.Kind == abi.KindExtend && c.Folds {
+		return c.Keys
+	}
+	return 0
+}
+
 // Plan is the tile of the choice's kernel, such as r16k64s4w8, as its file is named by it; "" of
 // the zero Choice. (Rows are those of an item, which may be fewer.)
 func (c Choice) Plan() string {

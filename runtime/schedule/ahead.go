@@ -27,7 +27,7 @@ func (a *Ahead) List(sequences []Sequence, table []int32, pageSize int) error {
 	for i, s := range sequences {
 		first := len(a.segments)
 		for j, g := range s.Segments {
-			pages := (int(g.Tokens) + pageSize - 1) / pageSize
+			pages := ceil(int(g.Tokens), pageSize)
 			if g.Page < 0 || g.Tokens < 0 || int(g.Page)+pages > len(table) {
 				return fmt.Errorf("schedule: sequence %d, segment %d: %d pages from entry %d of a page table of %d", i, j, pages, g.Page, len(table))
 			}

@@ -106,7 +106,7 @@ func (b *SharedBuilder) cutAlone(o *Options, s *SharedOptions) error {
 	least, most := s.BitwiseCut(o.PageSize), max(1, s.Blocks/s.KVHeads)
 	for i := range b.bundles {
 		u := &b.bundles[i]
-		share := (u.tokens + most - 1) / most
+		share := ceil(u.tokens, most)
 		b.cutAt(u, (share+least-1)/least*least, o)
 	}
 	if items, members := b.total(); !s.fits(items, members) {
@@ -180,7 +180,7 @@ func (b *SharedBuilder) unit(o *Options, s *SharedOptions, align, longest int) i
 func (b *SharedBuilder) countAt(unit int) (items, members int64) {
 	for i := range b.bundles {
 		u := &b.bundles[i]
-		parts := int64((u.tokens + unit - 1) / unit)
+		parts := int64(ceil(u.tokens, unit))
 		items += parts * int64(u.tiles)
 		members += parts * int64(u.queries)
 	}
@@ -215,7 +215,7 @@ func (b *SharedBuilder) cutEvenly(u *bundle, unit, align int, o *Options) {
 		u.unit, u.parts = unit, 1
 		return
 	}
-	parts := (u.tokens + unit - 1) / unit
+	parts := ceil(u.tokens, unit)
 	b.cutAt(u, ((u.tokens+parts-1)/parts+align-1)/align*align, o)
 }
 
@@ -229,7 +229,7 @@ func (b *SharedBuilder) cutAt(u *bundle, unit int, o *Options) {
 			u.parts++
 		}
 	case u.tokens > unit:
-		u.parts = int32((u.tokens + unit - 1) / unit)
+		u.parts = int32(ceil(u.tokens, unit))
 	}
 }
 

@@ -141,7 +141,7 @@ func (o *Options) mostParts(tokens int) int {
 	if o.SplitTokens == 0 {
 		return 1
 	}
-	parts := max(1, (tokens+o.SplitTokens-1)/o.SplitTokens)
+	parts := max(1, ceil(tokens, o.SplitTokens))
 	if o.MaxItems > 0 {
 		parts = min(parts, o.MaxItems)
 	}

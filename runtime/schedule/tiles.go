@@ -194,10 +194,7 @@ func (m *tileMaker) list(t *tile, segments []Segment, o *Options) (cut int) {
 			if stop == end {
 				break
 			}
-			next += resume - stop // the gap does not count
-			if resume < end {
-				next -= resume & mask
-			}
+			next += countFrom(resume, end, mask) - stop // the gap does not count
 			begin, stop = resume, end
 		}
 		m.reads[i] = read{runs: int32(n - first)} // its page comes with Once
@@ -229,10 +226,7 @@ func (t *tile) seen(segments []Segment, o *Options) (tokens int) {
 	for i := range segments {
 		end, _ := t.reach(&segments[i], o)
 		stop, resume := o.gap(&segments[i], t.lowest, end)
-		tokens += stop + end - resume
-		if stop < resume && resume < end {
-			tokens += resume & mask
-		}
+		tokens += stop + end - countFrom(resume, end, mask)
 	}
 	return tokens
 }
@@ -248,6 +242,14 @@ func (o *Options) gap(s *Segment, lowest int32, end int) (stop, resume int) {
 		return end, end
 	}
 	return min(sinks, end), min(first, end)
+}
+
+// countFrom is the token behind a gap, of those before end, from which cuts are counted on: where one may be.
+func countFrom(resume, end, mask int) int {
+	if resume < end {
+		resume &^= mask
+	}
+	return resume
 }
 
 // cutPlaces says where in a segment a cut may be: where the bits of mask are 0. It is at the first such

@@ -129,13 +129,10 @@ func scheduleOptions(m Model, kind int, c kernel.Choice) schedule.Options {
 	}
 	o := schedule.Options{
 		Rows: c.Rows, Cluster: c.Cluster, Group: m.Group, Causal: m.Causal, Window: m.Window, SinkTokens: m.SinkTokens,
-		MaxPosition: m.maxPosition(), PageSize: m.PageSize, Fold: c.Folds, Whole: kind == extend && m.Batching == fastest,
+		MaxPosition: m.maxPosition(), PageSize: m.PageSize, Keys: c.CutKeys(), Fold: c.Folds, Whole: kind == extend && m.Batching == fastest,
 	}
 	if kind != prefill {
 		o = o.FillBy(c.Blocks, c.Resident, m.KVHeads, c.Tokens)
-	}
-	if kind == extend && c.Folds {
-		o.Keys = c.Keys
 	}
 	return o
 }
