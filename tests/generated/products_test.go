@@ -52,26 +52,20 @@ func TestProductsOverlap(t *testing.T) {
 // shipped spec has: windows.
 func TestProductsOverlapElsewhere(t *testing.T) {
 	for _, c := range []struct {
-		name, spec, lines string
-		kinds             []spec.Kind
-		tiles             []spec.Tile
+		name, spec string
+		window     int
+		kinds      []spec.Kind
+		tiles      []spec.Tile
 	}{
 		{
-			"tiles by hand", "smollm2_135m", "", []spec.Kind{spec.Prefill, spec.Extend, spec.SharedDecode},
+			"tiles by hand", "smollm2_135m", 0, []spec.Kind{spec.Prefill, spec.Extend, spec.SharedDecode},
 			[]spec.Tile{{Rows: 64, Keys: 128, Stages: 3, Warps: 8}, {Rows: 128, Keys: 64, Stages: 3, Warps: 12}, {Rows: 192, Keys: 128, Stages: 3, Warps: 16}},
 		},
-		{"a window", "llama3", "\nmasks: {window: 4096}\n", []spec.Kind{spec.Prefill, spec.Extend}, []spec.Tile{{}}},
+		{"a window", "llama3", 4096, []spec.Kind{spec.Prefill, spec.Extend}, []spec.Tile{{}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			file := "../../specs/" + c.spec + ".yaml"
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, err := spec.Parse(file, append(data, c.lines...))
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := testutil.Spec(t, "../../specs/"+c.spec+".yaml")
+			s.Masks.Window = c.window
 			s.Targets = []spec.Target{"sm_90a"}
 			var plans []plan.Plan
 			for _, tile := range c.tiles {
