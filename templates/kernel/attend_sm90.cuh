@@ -46,7 +46,11 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 #if KGEN_ALIGNED_QUERIES
   constexpr int rows_compared_early = Config::head_dim > 64 ? 2 : 1;
 #else
+#if KGEN_EXCHANGED_KEYS
+  constexpr int rows_compared_early = 2;
+#else
   constexpr int rows_compared_early = rotates_own<Config> ? 2 : 0;
+#endif
 #endif
   RingPlace<Config::key_stages> key;
   RingPlace<Config::stages> value;
