@@ -21,7 +21,10 @@ func (b *bench) attendTrial(rng *rand.Rand, kind spec.Kind) trial {
 	if own := b.kernels[b.spec.Cache.Encoding].Tiles[kind]; own != (spec.Tile{}) && own != tile {
 		edges = append(edges, own.Rows/b.spec.Model.Group(), own.Keys)
 	}
-	c := b.dice(rng, edges...).attendCase(kind, tile)
+	return b.trialOf(b.dice(rng, edges...).attendCase(kind, tile))
+}
+
+func (b *bench) trialOf(c attendCase) trial {
 	refs := c.oracle(b.spec)
 	return func(ctx context.Context, e spec.Encoding) (measure, error) {
 		memory := newArena(b.dev)

@@ -93,12 +93,7 @@ var mutationsBeside = []mutation{
 	{"first queries read before they are made", spec.Extend, spec.Segment, "  ptx::wait_for_previous_kernel();\n  if constexpr (!rotates_own", "  if constexpr (!rotates_own", false},
 	{"further queries read before they are made", spec.Extend, spec.Segment, "int thread) {\n  ptx::wait_for_previous_kernel();\n", "int thread) {\n", false},
 
-	// Weights out of range.
-	{"weights out of range", spec.Extend, spec.Segment, "weigh_again(held, added);", "{}", false},
-	{"outputs so far not rescaled", spec.Extend, spec.Segment, "output.scale_row(0, h, factor);", remove, false},
-	{"sums so far not rescaled", spec.Extend, spec.Segment, "softmax.sum[0][h] *= factor;", remove, false},
-	{"the sum of weights out of range", spec.Extend, spec.Segment, "added[h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));", "softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));", false},
-	{"a row's maximum from another's keys", spec.Extend, spec.Segment, "softmax.move(0, h, top,", "softmax.move(0, h, ptx::shuffle_xor(top, 4),", false},
+	// Whole tiles, and rows that subtract nothing.
 	{"keys gone before their weights are right", spec.Extend, spec.Segment, "held = key.stage;\n", "held = key.stage;\n        release(shared.key_free[held]);\n", false},
 	{"a tile whole, whatever begins with it", spec.Extend, spec.Segment, "return (rotates_own<Config> ? word : word & ~is_rotations_first) == Config::keys;", "return tokens() == Config::keys;", false},
 	{"whole tiles behind one that is not", spec.Extend, spec.Segment, "if (usual() && tokens == keys && next", "if (usual() && next", false},
@@ -130,12 +125,33 @@ var mutationsBeside = []mutation{
 	{"a log-sum-exp that is not kept", spec.Extend, spec.Segment, "if (lane % 4 == 0) *lse_of(h, above) = ends.lse[0][h];", remove, false},
 }
 
-// Mistakes that few cases show: of a warp whose rows subtract nothing, until a late key has one of them do, and keys
+// Mistakes that lateKeyCase shows: of a warp whose rows subtract nothing, until a late key has one of them do, and keys
 // behind it.
 var mutationsLate = []mutation{
+	{"weights out of range", spec.Extend, spec.Segment, "weigh_again(held, added);", "{}", false},
+	{"outputs so far not rescaled", spec.Extend, spec.Segment, "output.scale_row(0, h, factor);", remove, false},
+	{"sums so far not rescaled", spec.Extend, spec.Segment, "softmax.sum[0][h] *= factor;", remove, false},
+	{"the sum of weights out of range", spec.Extend, spec.Segment, "added[h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));", "softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));", false},
+	{"a row's maximum from another's keys", spec.Extend, spec.Segment, "softmax.move(0, h, top,", "softmax.move(0, h, ptx::shuffle_xor(top, 4),", false},
 	{"weights out of range among whole tiles", spec.Extend, spec.Segment, "if (!within_range) break;", remove, false},
 	{"nothing subtracted any more once it was so", spec.Extend, spec.Segment, "      find_plain();\n    };", "    };", false},
+	{"the range of the first row's weights alone", spec.Extend, spec.Segment, "== 0) exceeds = ptx::any(added[0] > most || added[1] > most);", "== 0) exceeds = ptx::any(added[0] > most);", false},
+	{"the range of the second row's weights alone", spec.Extend, spec.Segment, "== 0) exceeds = ptx::any(added[0] > most || added[1] > most);", "== 0) exceeds = ptx::any(added[1] > most);", false},
 }
+
+// Of rows that are compared one after the other.
+var mutationsLateAligned = []mutation{
+	{"the range of the first row's weights alone", spec.Extend, spec.Segment, "exceeds = exceeds | ptx::any(added[1] > most);", "{}", false},
+	{"the range of the second row's weights alone", spec.Extend, spec.Segment, "exceeds = exceeds | ptx::any(added[1] > most);", "exceeds = ptx::any(added[1] > most);", false},
+}
+
+// Of rows that are compared together, ahead of the wait for the next keys.
+var mutationsLateOwn = []mutation{
+	{"the range of the first row's weights alone", spec.Extend, spec.Segment, bothEarly, "exceeds = ptx::any(added[0] > most);\n          }", false},
+	{"the range of the second row's weights alone", spec.Extend, spec.Segment, bothEarly, "exceeds = ptx::any(added[1] > most);\n          }", false},
+}
+
+const bothEarly = "exceeds = ptx::any(added[0] > most || added[1] > most);\n          }"
 
 const (
 	allAligned    = "rotators_meet();  // all that is aligned is there"
