@@ -74,7 +74,7 @@ func TestMutationsSM90AreFound(t *testing.T) {
 	})
 	t.Run("own queries", func(t *testing.T) {
 		t.Parallel()
-		mustBeFound(t, 7, mutationsOwn, own)
+		mustBeFound(t, 5, mutationsOwn, own)
 	})
 	t.Run("clusters", func(t *testing.T) {
 		t.Parallel()
