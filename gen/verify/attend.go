@@ -24,6 +24,7 @@ func (b *bench) attendTrial(rng *rand.Rand, kind spec.Kind) trial {
 	return b.trialOf(b.dice(rng, edges...).attendCase(kind, tile))
 }
 
+// trialOf is the trial of a case that is made.
 func (b *bench) trialOf(c attendCase) trial {
 	refs := c.oracle(b.spec)
 	return func(ctx context.Context, e spec.Encoding) (measure, error) {

@@ -119,7 +119,7 @@ func TestMutationsOfLateKeysAreFound(t *testing.T) {
 // lateKeyCase has one sequence of a tile of query tokens and six tiles of keys. One row, of the first eight of sixteen in case 1
 // and of the others in case 2, is turned to a key of the fourth tile, for a score whose exp is beyond fp32. That key is longer than
 // others, so that the row's scores are small for these.
-func lateKeyCase(b *bench, kind spec.Kind, n int) besideBaked {
+func lateKeyCase(ctx context.Context, b *bench, kind spec.Kind, n int) besideBaked {
 	tile := b.kernels[b.spec.Cache.Encoding].Tiles[kind]
 	group := b.spec.Model.Group()
 	tokens, keys, row := tile.Rows/group, 6*tile.Keys, 16+[]int{3, 11}[(n-1)%2]
@@ -137,17 +137,21 @@ func lateKeyCase(b *bench, kind spec.Kind, n int) besideBaked {
 		c.chunks[0].k[late*c.kvHeads*dim+i] *= 4
 	}
 	d.turn(&c, s, row/group, row%group, s.segments[0], late, 3*sharpScores)
-	one := besideBaked{kind: kind, try: b.trialOf(c)}
-	one.baked, one.err = one.try(context.Background(), spec.Baked)
-	return one
+	return tryBaked(ctx, kind, b.trialOf(c))
 }
 
 func mustBeFound(t *testing.T, seed uint64, mutations []mutation, change func(*spec.Spec)) {
-	mustBeFoundIn(t, func(b *bench, kind spec.Kind, n int) besideBaked { return b.besideBaked(t.Context(), kind, seed, n) }, mutations, change)
+	draw := func(ctx context.Context, b *bench, kind spec.Kind, n int) besideBaked {
+		return b.besideBaked(ctx, kind, seed, n)
+	}
+	mustBeFoundIn(t, draw, mutations, change)
 }
 
-// mustBeFoundIn tries the cases that draw makes, which are counted from 1.
-func mustBeFoundIn(t *testing.T, draw func(b *bench, kind spec.Kind, n int) besideBaked, mutations []mutation, change func(*spec.Spec)) {
+// drawer makes case n of a kind, counted from 1, with what baked makes of it.
+type drawer func(ctx context.Context, b *bench, kind spec.Kind, n int) besideBaked
+
+// mustBeFoundIn tries the cases that draw makes.
+func mustBeFoundIn(t *testing.T, draw drawer, mutations []mutation, change func(*spec.Spec)) {
 	type group struct {
 		kind     spec.Kind
 		encoding spec.Encoding
@@ -191,7 +195,7 @@ type trialCases struct {
 	bench    *bench
 	kind     spec.Kind
 	encoding spec.Encoding
-	draw     func(b *bench, kind spec.Kind, n int) besideBaked
+	draw     drawer
 	made     []besideBaked
 }
 
@@ -201,7 +205,7 @@ func (c *trialCases) make(t *testing.T, n int) {
 	if n <= len(c.made) {
 		return
 	}
-	c.made = append(c.made, c.draw(c.bench, c.kind, n))
+	c.made = append(c.made, c.draw(t.Context(), c.bench, c.kind, n))
 	if failures := c.failures(t, n, c.bench.kernels[c.encoding]); len(failures) > 0 {
 		t.Fatalf("case %d, as it is: %s", n, failures[0].Message)
 	}

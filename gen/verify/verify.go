@@ -267,7 +267,12 @@ type besideBaked struct {
 }
 
 func (b *bench) besideBaked(ctx context.Context, kind spec.Kind, seed uint64, n int) besideBaked {
-	c := besideBaked{kind: kind, try: b.trial(kind, seed, n)}
+	return tryBaked(ctx, kind, b.trial(kind, seed, n))
+}
+
+// tryBaked is a trial with what baked makes of it.
+func tryBaked(ctx context.Context, kind spec.Kind, try trial) besideBaked {
+	c := besideBaked{kind: kind, try: try}
 	c.baked, c.err = c.try(ctx, spec.Baked)
 	return c
 }
