@@ -216,7 +216,7 @@ func (b *SharedBuilder) cutEvenly(u *bundle, unit, align int, o *Options) {
 		return
 	}
 	parts := ceil(u.tokens, unit)
-	b.cutAt(u, ((u.tokens+parts-1)/parts+align-1)/align*align, o)
+	b.cutAt(u, (ceil(u.tokens, parts)+align-1)/align*align, o)
 }
 
 // cutAt cuts a bundle at every multiple of unit.
