@@ -87,6 +87,13 @@ for part in "${parts[@]}"; do
         edited '' | bench "encoding-$encoding" - --case "$attention,$decode" --encoding $encoding
         edited '' | bench "encoding-$encoding-layers" - --case "$extend,$decode" --encoding $encoding --layers 8
       done
+      while read -r encoding warps; do
+        clustered "$warps" "s/encoding: [a-z]*/encoding: $encoding/" | bench "clusters-$encoding" - --case "$extend"
+      done <<'END'
+segment 16
+baked 12
+raw 16
+END
       for edit in 'layout: hnd' 'page_size: 64'; do
         name=${edit//: /-}
         edited "s/${edit%:*}: [a-z0-9]*/$edit/" | bench "$name" - --case "$attention,$decode"
