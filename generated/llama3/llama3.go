@@ -21,6 +21,7 @@
 //	prefill     prefill_sm90_r256k128s2w16.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
+//	extend      extend_sm90_r128k64s3w12.cu
 //	extend      extend_sm90_r256k64s4w16.cu
 //	extend      extend_sm90_r256k128s2w16.cu
 //	extend      extend_sm90_r128k128s2w16.cu
@@ -52,6 +53,7 @@ import (
 //go:embed prefill_sm90_r256k128s2w16.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
+//go:embed extend_sm90_r128k64s3w12.cu
 //go:embed extend_sm90_r256k64s4w16.cu
 //go:embed extend_sm90_r256k128s2w16.cu
 //go:embed extend_sm90_r128k128s2w16.cu
@@ -216,6 +218,21 @@ func Bundle() kernel.Bundle {
 				SharedBytes: 230400,
 				Folds:       true,
 				Source:      read("extend_sm90_r128k128s2w12.cu"),
+			},
+			{
+				Kind:        abi.KindExtend,
+				Entry:       "kgen_llama3_extend_sm90_r128k64s3w12",
+				File:        "extend_sm90_r128k64s3w12.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        128,
+				Keys:        64,
+				Stages:      3,
+				Warps:       12,
+				SharedBytes: 181248,
+				Folds:       true,
+				Source:      read("extend_sm90_r128k64s3w12.cu"),
 			},
 			{
 				Kind:        abi.KindExtend,
@@ -385,8 +402,9 @@ func Bundle() kernel.Bundle {
 				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 32, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k64s4w16"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Fill: 50, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r128k64s3w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 65536, Entry: "kgen_llama3_extend_sm90_r256k64s4w16"},
+				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 192, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
