@@ -51,8 +51,10 @@ var mutationsSM90 = []mutation{
 	{"decode: queries read before they are made", spec.Decode, spec.Segment, "int lane) {\n  ptx::wait_for_previous_kernel();\n", "int lane) {\n", false},
 
 	// The zeros of values that a tile does not have.
-	{"zeros by another warpgroup than the first to use them", spec.Extend, spec.Segment, "if (tokens >= keys || warpgroup > 0) return;", "if (tokens >= keys || warpgroup == 0) return;", false},
-	{"no fence behind zeros", spec.Extend, spec.Segment, "tokens, ptx::thread_index());\n      ptx::fence_async_shared();", "tokens, ptx::thread_index());", false},
+	{"zeros by another warpgroup than the first to use them", spec.Extend, spec.Segment, "if (tokens % box == 0 || warpgroup > 0) return;", "if (tokens % box == 0 || warpgroup == 0) return;", false},
+	{"no fence behind zeros", spec.Extend, spec.Segment, "box, ptx::thread_index());\n      ptx::fence_async_shared();", "box, ptx::thread_index());", false},
+	{"zeros behind the last full box alone", spec.Extend, spec.Segment, "tokens, (tokens + box - 1) / box * box,", "(tokens + box - 1) / box * box, keys,", false},
+	{"boxes that hold no tokens from a page", spec.Extend, spec.Segment, ": no_page;", ": 0;", false},
 	{"zeros by half of a warpgroup", spec.Extend, spec.Segment, "clear_missing_values<128>(", "if (ptx::thread_index() < 64) clear_missing_values<128>(", false},
 
 	// What consumers are told of a tile.
@@ -301,7 +303,7 @@ func alignedScaled(s *spec.Spec) {
 var mutationsOwn = []mutation{
 	{"all rotate the first rows", spec.Extend, spec.Segment, "ptx::thread_index() % threads, warpgroup * rows);", "ptx::thread_index() % threads, 0);", false},
 	{"own queries for the first run alone", spec.Extend, spec.Segment, "if constexpr (rotates_own<Config>) return rotate_own();", "if constexpr (rotates_own<Config>) return;", false},
-	{"own queries for the run before", spec.Extend, spec.Segment, "rotation_base(read_tile(shared.tile[key.stage], lane)));", "rotation_base(first_tile(params, item.run_begin, item.run_end)));", false},
+	{"own queries for the run before", spec.Extend, spec.Segment, "rotation_base(read_tile(shared.tile[key.stage], lane)));", "rotation_base(first_tile(params, item().run_begin, item().run_end)));", false},
 	{"own queries over those in use", spec.Extend, spec.Segment, "meet();  // all are done with those before", remove, false},
 	{"no fence behind own queries", spec.Extend, spec.Segment, "ptx::fence_async_shared();\n  meet();", "meet();", false},
 	{"a token's heads in the first part alone", spec.Extend, spec.Segment, "(row + head < first_row || row + head >= first_row + Rows)", "(row + head < first_row || row + Config::group > first_row + Rows)", false},
@@ -376,7 +378,7 @@ var mutationsExchanged = []mutation{
 	{"elements of the second half left as bf16", spec.Extend, spec.Raw, "row < Own::first() + Own::count;", "row < Own::count;", false},
 	{"high terms of the first half for both", spec.Extend, spec.Raw, "first_key_position(tile) + Own::first(),", "first_key_position(tile),", false},
 	{"high terms past the end of the table", spec.Extend, spec.Raw, "tile.end - tile.begin - Own::first();", "tile.end - tile.begin;", false},
-	{"keys copied to both", spec.Extend, spec.Raw, "copy_tile<Config, !exchanges_keys<Config>>(", "copy_tile<Config, true>(", false},
+	{"keys copied to both", spec.Extend, spec.Raw, "copy_tile<Config, !exchanges_keys<Config>, false>(", "copy_tile<Config, true, false>(", false},
 	{"fewer pages than none", spec.Extend, spec.Raw, ownBoxes, "return left < own ? left : own;", false},
 	{"pages without tokens", spec.Extend, spec.Raw, ownBoxes, "return left < 0 ? 0 : own;", false},
 }

@@ -2113,6 +2113,8 @@ __device__ __forceinline__ int tile_bytes(const KeyTile& tile) {
   return (ToAll ? Boxes<Config>::of(tile) : Boxes<Config>::own_of(tile)) * Boxes<Config>::rows * (Dim * 2);
 }
 
+constexpr int no_page = -1;  // outside of the cache's tensor, where all elements are zeros
+
 // A tile's copies, as they are looked up ahead of their start, so that this never waits
 // for the lists: lane i has the page of the i-th box.
 struct TileCopies {
@@ -2124,7 +2126,7 @@ struct TileCopies {
 template <class Config>
 __device__ __forceinline__ TileCopies look_up(const AttendParams& params, const KeyTile& tile, int lane) {
   const int32_t* page_table = pointer<int32_t>(params.page_table);
-  const int page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
+  const int page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : no_page;
   if (!tile.exists()) return {tile, page, false, false};
   const Run& run = pointer<Run>(params.runs)[tile.run];
   return {tile, page, run.once != 0, run.ends_part != 0 && tile.begin + Config::keys >= tile.end};
@@ -2138,8 +2140,8 @@ __device__ __forceinline__ TileCopies of_keys(TileCopies copies, int lane) {
 }
 
 // Starts a tile's copies of K or V, Dim elements a token, to all blocks of a cluster or to this
-// one; rows of the target that no page has are left as they are. All lanes.
-template <class Config, bool ToAll, int Dim>
+// one. Rows of boxes that hold no tokens are left as they are, or Fills makes them zeros. All lanes.
+template <class Config, bool ToAll, bool Fills, int Dim>
 __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const TileCopies& copies, int kv_head,
                                           int kv_heads) {
   using Tile = ColumnTile<Config::keys, Dim>;
@@ -2160,7 +2162,7 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
 #pragma unroll
   for (int i = 0; i < most; ++i) {
     const int box = first + i;
-    if (box >= boxes) break;
+    if (!Fills && box >= boxes) break;
     // The map's dimensions: see the runtime's CacheShape.
     const int column = kv_head * Tile::columns, page = pages[i];
     const uint32_t target_box = bytes + box * Boxes<Config>::rows * Tile::row_bytes;
@@ -2210,12 +2212,12 @@ __device__ __forceinline__ void for_each_tile(const AttendParams& params, Works 
   works.wait_for_all_readers();
 }
 
-// Zeros the rows of a tile of values past the first `tokens`, the end of their run: a zero
+// Zeros the rows of a tile of values past the first `tokens`, the end of their run, up to row `end`: a zero
 // weight times what a page held before could be NaN.
 template <int Threads, int Keys, int Dim>
-__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, int tokens, int thread) {
+__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, int tokens, int end, int thread) {
   constexpr int chunks = Dim / chunk_elements;
-  for (int i = tokens * chunks + thread; i < Keys * chunks; i += Threads) {
+  for (int i = tokens * chunks + thread; i < end * chunks; i += Threads) {
     ptx::store_16(values.bytes + values.byte(i / chunks, i % chunks), make_uint4(0, 0, 0, 0));
   }
 }
@@ -2236,12 +2238,29 @@ constexpr bool rotates_apart = Config::rotators == 4;
 // others.
 template <class Config>
 constexpr bool rotates_own = Config::rotators == 0;
+
+// How many warps bring an item's queries near ahead of their rotation: those beside the copiers that would have nothing to do,
+// but where a warpgroup rotates raw keys or aligned queries, in whose items queries are few.
 template <class Config>
-constexpr int query_prefetchers = rotates_own<Config> ? 2 : 0;  // warps that bring these near
+constexpr int query_prefetchers = rotates_own<Config> || rotates_apart<Config> ? 2 : 0;
 
 // Whether each block of a cluster copies and rotates its share of a tile's keys, and gives it to the other.
 template <class Config>
 constexpr bool exchanges_keys = false;
+
+// An item that a warp keeps in one register: each lane of eight has a word of it. Read once more where the item ends, it would come
+// from the L2 cache, as queries have pushed it out of L1, and nothing hides that.
+struct WarpItem {
+  static constexpr int words = sizeof(Item) / sizeof(int32_t);
+  int32_t word;
+
+  __device__ __forceinline__ static WarpItem of(const Item& item, int lane) { return {reinterpret_cast<const int32_t*>(&item)[lane % words]}; }
+  // To all lanes.
+  __device__ __forceinline__ Item item() const {
+    const int32_t w = ptx::here(word);
+    return {ptx::shuffle(w, 0), ptx::shuffle(w, 1), ptx::shuffle(w, 2), ptx::shuffle(w, 3), ptx::shuffle(w, 4), ptx::shuffle(w, 5), ptx::shuffle(w, 6), ptx::shuffle(w, 7)};
+  }
+};
 
 // What consumers ask of every tile of keys, in one word: 0 where the tile does not exist.
 struct TileNote {
@@ -2323,7 +2342,7 @@ struct KeyCopier {
       ptx::barrier_arrive_expecting(full, tile_bytes<Config, !exchanges_keys<Config>, Config::head_dim>(tile));
     }
     ptx::sync_warp();
-    copy_tile<Config, !exchanges_keys<Config>>(shared.key[place.stage], params.k_map, full, of_keys<Config>(t.copies, lane), t.kv_head, params.kv_heads);
+    copy_tile<Config, !exchanges_keys<Config>, false>(shared.key[place.stage], params.k_map, full, of_keys<Config>(t.copies, lane), t.kv_head, params.kv_heads);
     place.advance();
   }
   __device__ __forceinline__ void end() { wait_for_all(shared.key_free, place); }
@@ -2347,9 +2366,9 @@ struct ValueCopier {
   __device__ __forceinline__ void copy(const TileOfItem& t) {
     wait_for_stage(shared.value_free[place.stage], place.parity ^ 1);
     const uint32_t full = ptx::shared_address(&shared.value_full[place.stage]);
-    if (lane == 0) ptx::barrier_arrive_expecting(full, tile_bytes<Config, true, Config::v_head_dim>(t.copies.tile));
+    if (lane == 0) ptx::barrier_arrive_expecting(full, sizeof shared.value[place.stage].bytes);
     ptx::sync_warp();
-    copy_tile<Config, true>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head, params.kv_heads);
+    copy_tile<Config, true, true>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   }
   __device__ __forceinline__ void end() { wait_for_all(shared.value_free, place); }
@@ -2429,7 +2448,7 @@ __device__ __forceinline__ void rotate_own_queries(const AttendParams& params, A
   meet();
 }
 
-// Brings an item's queries, and the angles by which a warpgroup will rotate them, near: by the helpers that copy nothing,
+// Brings an item's queries, and the angles by which they will be rotated, near: by the helpers that copy nothing,
 // while the block attends to the item before.
 template <class Config>
 __device__ __forceinline__ void prefetch_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
@@ -2830,7 +2849,13 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   if (warpgroups > 1 && warpgroup == warpgroups - 1) ptx::named_barrier_arrive(2, 256);
   WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, lane};
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
-    const Item& item = pointer<Item>(params.items)[work.item];
+    // Where parts are folded there may be no register for it.
+    const Item& in_memory = pointer<Item>(params.items)[work.item];
+    const WarpItem held = WarpItem::of(in_memory, lane);
+    auto item = [&]() -> Item {
+      if constexpr (Config::folds) return in_memory;
+      return held.item();
+    };
     const int kv_head = work.kv_head;
 
     Accumulator<1, keys> scores;
@@ -2842,7 +2867,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 
     // For the tile of keys that comes next, which is there.
     auto rotate_own = [&]() {
-      if constexpr (rotates_own<Config>) rotate_own_queries(params, shared, item, kv_head, warpgroup, rotation_base(read_tile(shared.tile[key.stage], lane)));
+      if constexpr (rotates_own<Config>) rotate_own_queries(params, shared, item(), kv_head, warpgroup, rotation_base(read_tile(shared.tile[key.stage], lane)));
     };
     auto take_query_for = [&](const TileNote& next) {
       if (!next.begins_rotation()) return;
@@ -2877,19 +2902,21 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       return note_of(key.stage);
     };
     auto wait_for_values = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity); };
-    // Where the tile is not whole. The first warpgroup does it ahead of its turn with the tile, which comes before the others': they
-    // need not meet for that, which would bring their softmaxes together.
+    // Where the last box of a tile is not full. The first warpgroup does it ahead of its turn with the tile, which comes before the
+    // others': they need not meet for that, which would bring their softmaxes together.
     auto complete_values = [&](int tokens) {
-      if (tokens >= keys || warpgroup > 0) return;
+      constexpr int box = Boxes<Config>::rows;
+      if (tokens % box == 0 || warpgroup > 0) return;
       wait_for_values();
-      clear_missing_values<128>(shared.value[value.stage], tokens, ptx::thread_index());
+      clear_missing_values<128>(shared.value[value.stage], tokens, (tokens + box - 1) / box * box, ptx::thread_index());
       ptx::fence_async_shared();
       if constexpr (warpgroups == 1) ptx::named_barrier_sync(1, 128);
     };
     auto mask = [&](int stage, const TileNote& note) {
       if (note.masked()) {
         const KeyTile tile = read_tile(shared.tile[stage], lane);
-        mask_scores(scores, first_row(), tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
+        const Item of = item();
+        mask_scores(scores, first_row(), tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, of, tile, row); });
       }
     };
 
@@ -2938,7 +2965,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     Part part = {0, false};
     auto fold_part = [&](Softmax<1>& ended) {
       // What follows from these would otherwise be in registers throughout.
-      fold_rows<Config>(params, item, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
+      fold_rows<Config>(params, in_memory, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
       ++part.number;
       output.clear();
     };
@@ -3065,10 +3092,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     const bool folded = Config::folds && !part.alone();
     WarpRows<1> rows;
     RowEnds<1> ends;
-    auto find_rows = [&]() { rows = warp_rows<Config, 1>(params, item, ptx::here(kv_head), ptx::here(first_row()), ptx::here(lane)); };
+    auto find_rows = [&]() { rows = warp_rows<Config, 1>(params, item(), ptx::here(kv_head), ptx::here(first_row()), ptx::here(lane)); };
     auto find_ends = [&]() {
       softmax.finish();
-      ends = row_ends<Config>(params, item, kv_head, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
+      ends = row_ends<Config>(params, item(), kv_head, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
     };
     if constexpr (ends_under_products) {
       find_rows();
@@ -3080,7 +3107,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 
     if (!tile.exists()) wait_for_query();
     if (folded) {
-      ends = fold_rows<Config>(params, item, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
+      ends = fold_rows<Config>(params, in_memory, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
     } else if constexpr (!ends_under_products) {
       find_ends();
     }
@@ -3161,7 +3188,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     ValueCopier<Config> values = {params, shared, lane};
     for_each_tile<Config, Config::stages, false>(params, WorkList<typename AttendSm90Shared<Config>::Works, false>{shared.works, lane}, [&](const TileOfItem& t) { values.copy(t); });
     values.end();
-  } else if constexpr (rotates_own<Config>) {
+  } else if constexpr (query_prefetchers<Config> > 0) {
     prefetch_queries<Config>(params, shared, helper - 32 * AttendSm90Shared<Config>::copiers);
   }
 }

@@ -2026,6 +2026,8 @@ __device__ __forceinline__ int tile_bytes(const KeyTile& tile) {
   return (ToAll ? Boxes<Config>::of(tile) : Boxes<Config>::own_of(tile)) * Boxes<Config>::rows * (Dim * 2);
 }
 
+constexpr int no_page = -1;  // outside of the cache's tensor, where all elements are zeros
+
 // A tile's copies, as they are looked up ahead of their start, so that this never waits
 // for the lists: lane i has the page of the i-th box.
 struct TileCopies {
@@ -2037,7 +2039,7 @@ struct TileCopies {
 template <class Config>
 __device__ __forceinline__ TileCopies look_up(const AttendParams& params, const KeyTile& tile, int lane) {
   const int32_t* page_table = pointer<int32_t>(params.page_table);
-  const int page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
+  const int page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : no_page;
   if (!tile.exists()) return {tile, page, false, false};
   const Run& run = pointer<Run>(params.runs)[tile.run];
   return {tile, page, run.once != 0, run.ends_part != 0 && tile.begin + Config::keys >= tile.end};
@@ -2051,8 +2053,8 @@ __device__ __forceinline__ TileCopies of_keys(TileCopies copies, int lane) {
 }
 
 // Starts a tile's copies of K or V, Dim elements a token, to all blocks of a cluster or to this
-// one; rows of the target that no page has are left as they are. All lanes.
-template <class Config, bool ToAll, int Dim>
+// one. Rows of boxes that hold no tokens are left as they are, or Fills makes them zeros. All lanes.
+template <class Config, bool ToAll, bool Fills, int Dim>
 __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const TileCopies& copies, int kv_head,
                                           int kv_heads) {
   using Tile = ColumnTile<Config::keys, Dim>;
@@ -2073,7 +2075,7 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
 #pragma unroll
   for (int i = 0; i < most; ++i) {
     const int box = first + i;
-    if (box >= boxes) break;
+    if (!Fills && box >= boxes) break;
     // The map's dimensions: see the runtime's CacheShape.
     const int column = kv_head * Tile::columns, page = pages[i];
     const uint32_t target_box = bytes + box * Boxes<Config>::rows * Tile::row_bytes;
@@ -2119,12 +2121,12 @@ __device__ __forceinline__ void for_each_tile(const AttendParams& params, Works 
   works.wait_for_all_readers();
 }
 
-// Zeros the rows of a tile of values past the first `tokens`, the end of their run: a zero
+// Zeros the rows of a tile of values past the first `tokens`, the end of their run, up to row `end`: a zero
 // weight times what a page held before could be NaN.
 template <int Threads, int Keys, int Dim>
-__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, int tokens, int thread) {
+__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, int tokens, int end, int thread) {
   constexpr int chunks = Dim / chunk_elements;
-  for (int i = tokens * chunks + thread; i < Keys * chunks; i += Threads) {
+  for (int i = tokens * chunks + thread; i < end * chunks; i += Threads) {
     ptx::store_16(values.bytes + values.byte(i / chunks, i % chunks), make_uint4(0, 0, 0, 0));
   }
 }
@@ -2356,7 +2358,7 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
       ptx::barrier_arrive_expecting(full, tile_bytes<Config, true, Dim>(tile));
     }
     ptx::sync_warp();
-    copy_tile<Config, true>(stages[place.stage], map, full, t.copies, t.kv_head, params.kv_heads);
+    copy_tile<Config, true, false>(stages[place.stage], map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   });
 }
@@ -2468,7 +2470,7 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
       softmax.update(scores, output, scale_log2);
       ptx::barrier_wait(ptx::shared_address(&shared.value_full[stage]), parity);
       if (tile.end - tile.begin < keys) {
-        clear_missing_values<32>(shared.value[stage], tile.end - tile.begin, lane);
+        clear_missing_values<32>(shared.value[stage], tile.end - tile.begin, Config::keys, lane);
         ptx::fence_async_shared();  // before the next copy to the stage
         ptx::sync_warp();
       }

@@ -71,7 +71,13 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   if (warpgroups > 1 && warpgroup == warpgroups - 1) ptx::named_barrier_arrive(2, 256);
   WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, lane};
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
-    const Item& item = pointer<Item>(params.items)[work.item];
+    // Where parts are folded there may be no register for it.
+    const Item& in_memory = pointer<Item>(params.items)[work.item];
+    const WarpItem held = WarpItem::of(in_memory, lane);
+    auto item = [&]() -> Item {
+      if constexpr (Config::folds) return in_memory;
+      return held.item();
+    };
     const int kv_head = work.kv_head;
 
     Accumulator<1, keys> scores;
@@ -83,7 +89,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 
     // For the tile of keys that comes next, which is there.
     auto rotate_own = [&]() {
-      if constexpr (rotates_own<Config>) rotate_own_queries(params, shared, item, kv_head, warpgroup, rotation_base(read_tile(shared.tile[key.stage], lane)));
+      if constexpr (rotates_own<Config>) rotate_own_queries(params, shared, item(), kv_head, warpgroup, rotation_base(read_tile(shared.tile[key.stage], lane)));
     };
     auto take_query_for = [&](const TileNote& next) {
 #if !KGEN_ROTATED_PER_RUN
@@ -127,12 +133,13 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       return note_of(key.stage);
     };
     auto wait_for_values = [&]() { ptx::barrier_wait(ptx::shared_address(&shared.value_full[value.stage]), value.parity); };
-    // Where the tile is not whole. The first warpgroup does it ahead of its turn with the tile, which comes before the others': they
-    // need not meet for that, which would bring their softmaxes together.
+    // Where the last box of a tile is not full. The first warpgroup does it ahead of its turn with the tile, which comes before the
+    // others': they need not meet for that, which would bring their softmaxes together.
     auto complete_values = [&](int tokens) {
-      if (tokens >= keys || warpgroup > 0) return;
+      constexpr int box = Boxes<Config>::rows;
+      if (tokens % box == 0 || warpgroup > 0) return;
       wait_for_values();
-      clear_missing_values<128>(shared.value[value.stage], tokens, ptx::thread_index());
+      clear_missing_values<128>(shared.value[value.stage], tokens, (tokens + box - 1) / box * box, ptx::thread_index());
       ptx::fence_async_shared();
       if constexpr (warpgroups == 1) ptx::named_barrier_sync(1, 128);
     };
@@ -142,7 +149,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 #endif
       if (note.masked()) {
         const KeyTile tile = read_tile(shared.tile[stage], lane);
-        mask_scores(scores, first_row(), tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
+        const Item of = item();
+        mask_scores(scores, first_row(), tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, of, tile, row); });
       }
     };
 
@@ -198,7 +206,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     Part part = {0, false};
     auto fold_part = [&](Softmax<1>& ended) {
       // What follows from these would otherwise be in registers throughout.
-      fold_rows<Config>(params, item, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
+      fold_rows<Config>(params, in_memory, ptx::here(kv_head), part, output, ended, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
       ++part.number;
       output.clear();
     };
@@ -327,10 +335,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     const bool folded = Config::folds && !part.alone();
     WarpRows<1> rows;
     RowEnds<1> ends;
-    auto find_rows = [&]() { rows = warp_rows<Config, 1>(params, item, ptx::here(kv_head), ptx::here(first_row()), ptx::here(lane)); };
+    auto find_rows = [&]() { rows = warp_rows<Config, 1>(params, item(), ptx::here(kv_head), ptx::here(first_row()), ptx::here(lane)); };
     auto find_ends = [&]() {
       softmax.finish();
-      ends = row_ends<Config>(params, item, kv_head, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
+      ends = row_ends<Config>(params, item(), kv_head, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
     };
     if constexpr (ends_under_products) {
       find_rows();
@@ -342,7 +350,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 
     if (!tile.exists()) wait_for_query();
     if (folded) {
-      ends = fold_rows<Config>(params, item, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
+      ends = fold_rows<Config>(params, in_memory, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
     } else if constexpr (!ends_under_products) {
       find_ends();
     }
@@ -450,7 +458,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
   } else if (copier == 2) {
     give_keys<Config>(params, shared, lane);
 #endif
-  } else if constexpr (rotates_own<Config>) {
+  } else if constexpr (query_prefetchers<Config> > 0) {
     prefetch_queries<Config>(params, shared, helper - 32 * AttendSm90Shared<Config>::copiers);
   }
 }

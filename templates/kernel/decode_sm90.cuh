@@ -88,7 +88,7 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
       ptx::barrier_arrive_expecting(full, tile_bytes<Config, true, Dim>(tile));
     }
     ptx::sync_warp();
-    copy_tile<Config, true>(stages[place.stage], map, full, t.copies, t.kv_head, params.kv_heads);
+    copy_tile<Config, true, false>(stages[place.stage], map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   });
 }
@@ -233,7 +233,7 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
       softmax.update(scores, output, scale_log2);
       ptx::barrier_wait(ptx::shared_address(&shared.value_full[stage]), parity);
       if (tile.end - tile.begin < keys) {
-        clear_missing_values<32>(shared.value[stage], tile.end - tile.begin, lane);
+        clear_missing_values<32>(shared.value[stage], tile.end - tile.begin, Config::keys, lane);
         ptx::fence_async_shared();  // before the next copy to the stage
         ptx::sync_warp();
       }

@@ -22,7 +22,7 @@ struct KeyCopier {
       ptx::barrier_arrive_expecting(full, tile_bytes<Config, !exchanges_keys<Config>, Config::head_dim>(tile));
     }
     ptx::sync_warp();
-    copy_tile<Config, !exchanges_keys<Config>>(shared.key[place.stage], params.k_map, full, of_keys<Config>(t.copies, lane), t.kv_head, params.kv_heads);
+    copy_tile<Config, !exchanges_keys<Config>, false>(shared.key[place.stage], params.k_map, full, of_keys<Config>(t.copies, lane), t.kv_head, params.kv_heads);
     place.advance();
   }
   __device__ __forceinline__ void end() { wait_for_all(shared.key_free, place); }
@@ -55,9 +55,9 @@ struct ValueCopier {
   __device__ __forceinline__ void copy(const TileOfItem& t) {
     wait_for_stage(shared.value_free[place.stage], place.parity ^ 1);
     const uint32_t full = ptx::shared_address(&shared.value_full[place.stage]);
-    if (lane == 0) ptx::barrier_arrive_expecting(full, tile_bytes<Config, true, Config::v_head_dim>(t.copies.tile));
+    if (lane == 0) ptx::barrier_arrive_expecting(full, sizeof shared.value[place.stage].bytes);
     ptx::sync_warp();
-    copy_tile<Config, true>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head, params.kv_heads);
+    copy_tile<Config, true, true>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   }
   __device__ __forceinline__ void end() { wait_for_all(shared.value_free, place); }

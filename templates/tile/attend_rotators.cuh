@@ -173,7 +173,7 @@ __device__ __forceinline__ void rotate_own_queries(const AttendParams& params, A
   meet();
 }
 
-// Brings an item's queries, and the angles by which a warpgroup will rotate them, near: by the helpers that copy nothing,
+// Brings an item's queries, and the angles by which they will be rotated, near: by the helpers that copy nothing,
 // while the block attends to the item before.
 template <class Config>
 __device__ __forceinline__ void prefetch_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {

@@ -22,8 +22,19 @@ constexpr bool rotates_apart = Config::rotators == 4;
 // others.
 template <class Config>
 constexpr bool rotates_own = Config::rotators == 0;
+
+// How many warps bring an item's queries near ahead of their rotation: those beside the copiers that would have nothing to do,
+// but where a warpgroup rotates raw keys or aligned queries, in whose items queries are few.
 template <class Config>
-constexpr int query_prefetchers = rotates_own<Config> ? 2 : 0;  // warps that bring these near
+#if KGEN_ROTATED_KEYS
+constexpr int query_prefetchers = 0;
+#else
+#if KGEN_ALIGNED_QUERIES
+constexpr int query_prefetchers = 0;
+#else
+constexpr int query_prefetchers = rotates_own<Config> || rotates_apart<Config> ? 2 : 0;
+#endif
+#endif
 
 // Whether each block of a cluster copies and rotates its share of a tile's keys, and gives it to the other.
 template <class Config>
@@ -32,6 +43,20 @@ constexpr bool exchanges_keys = true;
 #else
 constexpr bool exchanges_keys = false;
 #endif
+
+// An item that a warp keeps in one register: each lane of eight has a word of it. Read once more where the item ends, it would come
+// from the L2 cache, as queries have pushed it out of L1, and nothing hides that.
+struct WarpItem {
+  static constexpr int words = sizeof(Item) / sizeof(int32_t);
+  int32_t word;
+
+  __device__ __forceinline__ static WarpItem of(const Item& item, int lane) { return {reinterpret_cast<const int32_t*>(&item)[lane % words]}; }
+  // To all lanes.
+  __device__ __forceinline__ Item item() const {
+    const int32_t w = ptx::here(word);
+    return {ptx::shuffle(w, 0), ptx::shuffle(w, 1), ptx::shuffle(w, 2), ptx::shuffle(w, 3), ptx::shuffle(w, 4), ptx::shuffle(w, 5), ptx::shuffle(w, 6), ptx::shuffle(w, 7)};
+  }
+};
 
 // What consumers ask of every tile of keys, in one word: 0 where the tile does not exist.
 struct TileNote {

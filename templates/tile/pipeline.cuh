@@ -294,6 +294,8 @@ __device__ __forceinline__ int tile_bytes(const KeyTile& tile) {
   return (ToAll ? Boxes<Config>::of(tile) : Boxes<Config>::own_of(tile)) * Boxes<Config>::rows * (Dim * 2);
 }
 
+constexpr int no_page = -1;  // outside of the cache's tensor, where all elements are zeros
+
 // A tile's copies, as they are looked up ahead of their start, so that this never waits
 // for the lists: lane i has the page of the i-th box.
 struct TileCopies {
@@ -305,7 +307,7 @@ struct TileCopies {
 template <class Config>
 __device__ __forceinline__ TileCopies look_up(const AttendParams& params, const KeyTile& tile, int lane) {
   const int32_t* page_table = pointer<int32_t>(params.page_table);
-  const int page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : 0;
+  const int page = lane < Boxes<Config>::of(tile) ? page_table[tile.page + (tile.begin + lane * Boxes<Config>::rows) / Config::page_size] : no_page;
   if (!tile.exists()) return {tile, page, false, false};
   const Run& run = pointer<Run>(params.runs)[tile.run];
   return {tile, page, run.once != 0, run.ends_part != 0 && tile.begin + Config::keys >= tile.end};
@@ -322,8 +324,8 @@ __device__ __forceinline__ TileCopies of_keys(TileCopies copies, int lane) {
 }
 
 // Starts a tile's copies of K or V, Dim elements a token, to all blocks of a cluster or to this
-// one; rows of the target that no page has are left as they are. All lanes.
-template <class Config, bool ToAll, int Dim>
+// one. Rows of boxes that hold no tokens are left as they are, or Fills makes them zeros. All lanes.
+template <class Config, bool ToAll, bool Fills, int Dim>
 __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const TileCopies& copies, int kv_head,
                                           int kv_heads) {
   using Tile = ColumnTile<Config::keys, Dim>;
@@ -344,7 +346,7 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
 #pragma unroll
   for (int i = 0; i < most; ++i) {
     const int box = first + i;
-    if (box >= boxes) break;
+    if (!Fills && box >= boxes) break;
     // The map's dimensions: see the runtime's CacheShape.
 #if KGEN_HEAD_MAJOR
     const int column = 0, page = pages[i] * kv_heads + kv_head;
@@ -400,12 +402,12 @@ __device__ __forceinline__ void for_each_tile(const AttendParams& params, Works 
   works.wait_for_all_readers();
 }
 
-// Zeros the rows of a tile of values past the first `tokens`, the end of their run: a zero
+// Zeros the rows of a tile of values past the first `tokens`, the end of their run, up to row `end`: a zero
 // weight times what a page held before could be NaN.
 template <int Threads, int Keys, int Dim>
-__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, int tokens, int thread) {
+__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, int tokens, int end, int thread) {
   constexpr int chunks = Dim / chunk_elements;
-  for (int i = tokens * chunks + thread; i < Keys * chunks; i += Threads) {
+  for (int i = tokens * chunks + thread; i < end * chunks; i += Threads) {
     ptx::store_16(values.bytes + values.byte(i / chunks, i % chunks), make_uint4(0, 0, 0, 0));
   }
 }
