@@ -402,7 +402,7 @@ func Bundle() kernel.Bundle {
 				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 32, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Fill: 50, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r128k64s3w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k64s3w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 65536, Entry: "kgen_llama3_extend_sm90_r256k64s4w16"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
