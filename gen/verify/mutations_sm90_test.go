@@ -51,11 +51,13 @@ var mutationsSM90 = []mutation{
 	{"decode: queries read before they are made", spec.Decode, spec.Segment, "int lane) {\n  ptx::wait_for_previous_kernel();\n", "int lane) {\n", false},
 
 	// The zeros of values that a tile does not have.
-	{"zeros by another warpgroup than the first to use them", spec.Extend, spec.Segment, "if (tokens % box == 0 || warpgroup > 0) return;", "if (tokens % box == 0 || warpgroup == 0) return;", false},
-	{"no fence behind zeros", spec.Extend, spec.Segment, "box, ptx::thread_index());\n      ptx::fence_async_shared();", "box, ptx::thread_index());", false},
-	{"zeros behind the last full box alone", spec.Extend, spec.Segment, "tokens, (tokens + box - 1) / box * box,", "(tokens + box - 1) / box * box, keys,", false},
+	{"zeros by another warpgroup than the first to use them", spec.Extend, spec.Segment, "if (Boxes<Config>::full(tokens) || warpgroup > 0) return;", "if (Boxes<Config>::full(tokens) || warpgroup == 0) return;", false},
+	{"no fence behind zeros", spec.Extend, spec.Segment, "tokens, ptx::thread_index());\n      ptx::fence_async_shared();", "tokens, ptx::thread_index());", false},
+	{"zeros behind the last full box alone", spec.Extend, spec.Segment, "int i = tokens * chunks + thread; i < end", "int i = end * chunks + thread; i < Config::keys", false},
 	{"boxes that hold no tokens from a page", spec.Extend, spec.Segment, ": no_page;", ": 0;", false},
-	{"zeros by half of a warpgroup", spec.Extend, spec.Segment, "clear_missing_values<128>(", "if (ptx::thread_index() < 64) clear_missing_values<128>(", false},
+	{"decode: boxes that hold no tokens from a page", spec.Decode, spec.Segment, ": no_page;", ": 0;", false},
+	{"decode: no zeros in a last box", spec.Decode, spec.Segment, "!Boxes<Config>::full(tokens)) {", "false) {", false},
+	{"zeros by half of a warpgroup", spec.Extend, spec.Segment, "clear_missing_values<Config, 128>(", "if (ptx::thread_index() < 64) clear_missing_values<Config, 128>(", false},
 
 	// What consumers are told of a tile.
 	{"a tile without its mask", spec.Prefill, spec.Segment, "? is_masked : 0", "? 0 : 0", false},

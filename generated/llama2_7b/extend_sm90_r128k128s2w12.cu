@@ -2011,19 +2011,21 @@ struct Boxes {
 
   __device__ static __forceinline__ int first() { return block_in_cluster() * own; }
 
-  __device__ static __forceinline__ int of(const KeyTile& tile) {
-    const int tokens = tile.end - tile.begin;
-    return tokens < Config::keys ? (tokens + rows - 1) / rows : Config::keys / rows;
-  }
+  __device__ static __forceinline__ int of(int tokens) { return tokens < Config::keys ? (tokens + rows - 1) / rows : Config::keys / rows; }
+  __device__ static __forceinline__ int of(const KeyTile& tile) { return of(tile.end - tile.begin); }
+  // Whether these have no room for more.
+  __device__ static __forceinline__ bool full(int tokens) { return tokens >= Config::keys || tokens % rows == 0; }
   __device__ static __forceinline__ int own_of(const KeyTile& tile) {
     const int left = of(tile) - first();
     return left < 0 ? 0 : left < own ? left : own;
   }
 };
 
-// What a tile's copies bring to the block: all of a cluster's, or its own.
-template <class Config, bool ToAll, int Dim>
+// What a tile's copies bring to the block: all of a cluster's, or its own. See copy_tile.
+template <class Config, bool ToAll, bool Fills, int Dim>
 __device__ __forceinline__ int tile_bytes(const KeyTile& tile) {
+  static_assert(ToAll || !Fills, "values are copied to all");
+  if (Fills) return Config::keys * (Dim * 2);
   return (ToAll ? Boxes<Config>::of(tile) : Boxes<Config>::own_of(tile)) * Boxes<Config>::rows * (Dim * 2);
 }
 
@@ -2054,7 +2056,7 @@ __device__ __forceinline__ TileCopies of_keys(TileCopies copies, int lane) {
 }
 
 // Starts a tile's copies of K or V, Dim elements a token, to all blocks of a cluster or to this
-// one. Rows of boxes that hold no tokens are left as they are, or Fills makes them zeros. All lanes.
+// one. Rows of boxes that hold no tokens are left as they are, of K, or, where it Fills, of V become zeros. All lanes.
 template <class Config, bool ToAll, bool Fills, int Dim>
 __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const TileCopies& copies, int kv_head,
                                           int kv_heads) {
@@ -2071,7 +2073,7 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
 #pragma unroll
   for (int i = 0; i < most; ++i) pages[i] = ptx::shuffle(copies.page, first + i);
   if (!ptx::elect()) return;
-  // A branch a box, for whole tiles too: copies that start with none between them come twice
+  // Of K a branch a box, for whole tiles too: copies that start with none between them come twice
   // as fast, and what runs beside them takes 1 percent longer (H200; half as fast is worse).
 #pragma unroll
   for (int i = 0; i < most; ++i) {
@@ -2122,11 +2124,12 @@ __device__ __forceinline__ void for_each_tile(const AttendParams& params, Works 
   works.wait_for_all_readers();
 }
 
-// Zeros the rows of a tile of values past the first `tokens`, the end of their run, up to row `end`: a zero
-// weight times what a page held before could be NaN.
-template <int Threads, int Keys, int Dim>
-__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, int tokens, int end, int thread) {
+// Zeros the rows of a tile of values past the first `tokens`, the end of their run, that are of the same box as the last
+// of these: a zero weight times what a page held before could be NaN.
+template <class Config, int Threads, int Dim>
+__device__ __forceinline__ void clear_missing_values(ColumnTile<Config::keys, Dim>& values, int tokens, int thread) {
   constexpr int chunks = Dim / chunk_elements;
+  const int end = Boxes<Config>::of(tokens) * Boxes<Config>::rows;
   for (int i = tokens * chunks + thread; i < end * chunks; i += Threads) {
     ptx::store_16(values.bytes + values.byte(i / chunks, i % chunks), make_uint4(0, 0, 0, 0));
   }
@@ -2149,8 +2152,8 @@ constexpr bool rotates_apart = Config::rotators == 4;
 template <class Config>
 constexpr bool rotates_own = Config::rotators == 0;
 
-// How many warps bring an item's queries near ahead of their rotation: those beside the copiers that would have nothing to do,
-// but where a warpgroup rotates raw keys or aligned queries, in whose items queries are few.
+// How many warps bring an item's queries near ahead of their rotation, which waits for them: those beside the copiers that would
+// have nothing to do. (Where raw keys or aligned queries are rotated it was not tried.)
 template <class Config>
 constexpr int query_prefetchers = rotates_own<Config> || rotates_apart<Config> ? 2 : 0;
 
@@ -2249,7 +2252,7 @@ struct KeyCopier {
     const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
     if (lane == 0) {
       shared.tile[place.stage] = tile, shared.note[place.stage] = TileNote::of<Config>(t, last_position_of_item());
-      ptx::barrier_arrive_expecting(full, tile_bytes<Config, !exchanges_keys<Config>, Config::head_dim>(tile));
+      ptx::barrier_arrive_expecting(full, tile_bytes<Config, !exchanges_keys<Config>, false, Config::head_dim>(tile));
     }
     ptx::sync_warp();
     copy_tile<Config, !exchanges_keys<Config>, false>(shared.key[place.stage], params.k_map, full, of_keys<Config>(t.copies, lane), t.kv_head, params.kv_heads);
@@ -2276,7 +2279,7 @@ struct ValueCopier {
   __device__ __forceinline__ void copy(const TileOfItem& t) {
     wait_for_stage(shared.value_free[place.stage], place.parity ^ 1);
     const uint32_t full = ptx::shared_address(&shared.value_full[place.stage]);
-    if (lane == 0) ptx::barrier_arrive_expecting(full, sizeof shared.value[place.stage].bytes);
+    if (lane == 0) ptx::barrier_arrive_expecting(full, tile_bytes<Config, true, true, Config::v_head_dim>(t.copies.tile));
     ptx::sync_warp();
     copy_tile<Config, true, true>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
@@ -2759,9 +2762,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   if (warpgroups > 1 && warpgroup == warpgroups - 1) ptx::named_barrier_arrive(2, 256);
   WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, lane};
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
-    // Where parts are folded there may be no register for it.
     const Item& in_memory = pointer<Item>(params.items)[work.item];
-    const WarpItem held = WarpItem::of(in_memory, lane);
+    const WarpItem held = WarpItem::of(in_memory, lane);  // but not where parts are folded, which leaves no register for it
     auto item = [&]() -> Item {
       if constexpr (Config::folds) return in_memory;
       return held.item();
@@ -2815,10 +2817,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // Where the last box of a tile is not full. The first warpgroup does it ahead of its turn with the tile, which comes before the
     // others': they need not meet for that, which would bring their softmaxes together.
     auto complete_values = [&](int tokens) {
-      constexpr int box = Boxes<Config>::rows;
-      if (tokens % box == 0 || warpgroup > 0) return;
+      if (Boxes<Config>::full(tokens) || warpgroup > 0) return;
       wait_for_values();
-      clear_missing_values<128>(shared.value[value.stage], tokens, (tokens + box - 1) / box * box, ptx::thread_index());
+      clear_missing_values<Config, 128>(shared.value[value.stage], tokens, ptx::thread_index());
       ptx::fence_async_shared();
       if constexpr (warpgroups == 1) ptx::named_barrier_sync(1, 128);
     };

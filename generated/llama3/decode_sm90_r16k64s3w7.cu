@@ -2010,19 +2010,21 @@ struct Boxes {
 
   __device__ static __forceinline__ int first() { return block_in_cluster() * own; }
 
-  __device__ static __forceinline__ int of(const KeyTile& tile) {
-    const int tokens = tile.end - tile.begin;
-    return tokens < Config::keys ? (tokens + rows - 1) / rows : Config::keys / rows;
-  }
+  __device__ static __forceinline__ int of(int tokens) { return tokens < Config::keys ? (tokens + rows - 1) / rows : Config::keys / rows; }
+  __device__ static __forceinline__ int of(const KeyTile& tile) { return of(tile.end - tile.begin); }
+  // Whether these have no room for more.
+  __device__ static __forceinline__ bool full(int tokens) { return tokens >= Config::keys || tokens % rows == 0; }
   __device__ static __forceinline__ int own_of(const KeyTile& tile) {
     const int left = of(tile) - first();
     return left < 0 ? 0 : left < own ? left : own;
   }
 };
 
-// What a tile's copies bring to the block: all of a cluster's, or its own.
-template <class Config, bool ToAll, int Dim>
+// What a tile's copies bring to the block: all of a cluster's, or its own. See copy_tile.
+template <class Config, bool ToAll, bool Fills, int Dim>
 __device__ __forceinline__ int tile_bytes(const KeyTile& tile) {
+  static_assert(ToAll || !Fills, "values are copied to all");
+  if (Fills) return Config::keys * (Dim * 2);
   return (ToAll ? Boxes<Config>::of(tile) : Boxes<Config>::own_of(tile)) * Boxes<Config>::rows * (Dim * 2);
 }
 
@@ -2053,7 +2055,7 @@ __device__ __forceinline__ TileCopies of_keys(TileCopies copies, int lane) {
 }
 
 // Starts a tile's copies of K or V, Dim elements a token, to all blocks of a cluster or to this
-// one. Rows of boxes that hold no tokens are left as they are, or Fills makes them zeros. All lanes.
+// one. Rows of boxes that hold no tokens are left as they are, of K, or, where it Fills, of V become zeros. All lanes.
 template <class Config, bool ToAll, bool Fills, int Dim>
 __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target, const void* map, uint32_t full, const TileCopies& copies, int kv_head,
                                           int kv_heads) {
@@ -2070,7 +2072,7 @@ __device__ __forceinline__ void copy_tile(ColumnTile<Config::keys, Dim>& target,
 #pragma unroll
   for (int i = 0; i < most; ++i) pages[i] = ptx::shuffle(copies.page, first + i);
   if (!ptx::elect()) return;
-  // A branch a box, for whole tiles too: copies that start with none between them come twice
+  // Of K a branch a box, for whole tiles too: copies that start with none between them come twice
   // as fast, and what runs beside them takes 1 percent longer (H200; half as fast is worse).
 #pragma unroll
   for (int i = 0; i < most; ++i) {
@@ -2121,11 +2123,12 @@ __device__ __forceinline__ void for_each_tile(const AttendParams& params, Works 
   works.wait_for_all_readers();
 }
 
-// Zeros the rows of a tile of values past the first `tokens`, the end of their run, up to row `end`: a zero
-// weight times what a page held before could be NaN.
-template <int Threads, int Keys, int Dim>
-__device__ __forceinline__ void clear_missing_values(ColumnTile<Keys, Dim>& values, int tokens, int end, int thread) {
+// Zeros the rows of a tile of values past the first `tokens`, the end of their run, that are of the same box as the last
+// of these: a zero weight times what a page held before could be NaN.
+template <class Config, int Threads, int Dim>
+__device__ __forceinline__ void clear_missing_values(ColumnTile<Config::keys, Dim>& values, int tokens, int thread) {
   constexpr int chunks = Dim / chunk_elements;
+  const int end = Boxes<Config>::of(tokens) * Boxes<Config>::rows;
   for (int i = tokens * chunks + thread; i < end * chunks; i += Threads) {
     ptx::store_16(values.bytes + values.byte(i / chunks, i % chunks), make_uint4(0, 0, 0, 0));
   }
@@ -2355,10 +2358,10 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
     const uint32_t full = ptx::shared_address(&all_full[place.stage]);
     if (lane == 0) {
       if (Keys) shared.tile[place.stage] = tile, shared.tile_query[place.stage] = query;
-      ptx::barrier_arrive_expecting(full, tile_bytes<Config, true, Dim>(tile));
+      ptx::barrier_arrive_expecting(full, tile_bytes<Config, true, !Keys, Dim>(tile));
     }
     ptx::sync_warp();
-    copy_tile<Config, true, false>(stages[place.stage], map, full, t.copies, t.kv_head, params.kv_heads);
+    copy_tile<Config, true, !Keys>(stages[place.stage], map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   });
 }
@@ -2469,8 +2472,8 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
       }
       softmax.update(scores, output, scale_log2);
       ptx::barrier_wait(ptx::shared_address(&shared.value_full[stage]), parity);
-      if (tile.end - tile.begin < keys) {
-        clear_missing_values<32>(shared.value[stage], tile.end - tile.begin, Config::keys, lane);
+      if (const int tokens = tile.end - tile.begin; !Boxes<Config>::full(tokens)) {
+        clear_missing_values<Config, 32>(shared.value[stage], tokens, lane);
         ptx::fence_async_shared();  // before the next copy to the stage
         ptx::sync_warp();
       }

@@ -71,9 +71,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   if (warpgroups > 1 && warpgroup == warpgroups - 1) ptx::named_barrier_arrive(2, 256);
   WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, lane};
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
-    // Where parts are folded there may be no register for it.
     const Item& in_memory = pointer<Item>(params.items)[work.item];
-    const WarpItem held = WarpItem::of(in_memory, lane);
+    const WarpItem held = WarpItem::of(in_memory, lane);  // but not where parts are folded, which leaves no register for it
     auto item = [&]() -> Item {
       if constexpr (Config::folds) return in_memory;
       return held.item();
@@ -136,10 +135,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // Where the last box of a tile is not full. The first warpgroup does it ahead of its turn with the tile, which comes before the
     // others': they need not meet for that, which would bring their softmaxes together.
     auto complete_values = [&](int tokens) {
-      constexpr int box = Boxes<Config>::rows;
-      if (tokens % box == 0 || warpgroup > 0) return;
+      if (Boxes<Config>::full(tokens) || warpgroup > 0) return;
       wait_for_values();
-      clear_missing_values<128>(shared.value[value.stage], tokens, (tokens + box - 1) / box * box, ptx::thread_index());
+      clear_missing_values<Config, 128>(shared.value[value.stage], tokens, ptx::thread_index());
       ptx::fence_async_shared();
       if constexpr (warpgroups == 1) ptx::named_barrier_sync(1, 128);
     };

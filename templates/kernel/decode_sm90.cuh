@@ -85,10 +85,10 @@ __device__ __forceinline__ void produce_for_decode(const AttendParams& params, D
     const uint32_t full = ptx::shared_address(&all_full[place.stage]);
     if (lane == 0) {
       if (Keys) shared.tile[place.stage] = tile, shared.tile_query[place.stage] = query;
-      ptx::barrier_arrive_expecting(full, tile_bytes<Config, true, Dim>(tile));
+      ptx::barrier_arrive_expecting(full, tile_bytes<Config, true, !Keys, Dim>(tile));
     }
     ptx::sync_warp();
-    copy_tile<Config, true, false>(stages[place.stage], map, full, t.copies, t.kv_head, params.kv_heads);
+    copy_tile<Config, true, !Keys>(stages[place.stage], map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();
   });
 }
@@ -232,8 +232,8 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
       }
       softmax.update(scores, output, scale_log2);
       ptx::barrier_wait(ptx::shared_address(&shared.value_full[stage]), parity);
-      if (tile.end - tile.begin < keys) {
-        clear_missing_values<32>(shared.value[stage], tile.end - tile.begin, Config::keys, lane);
+      if (const int tokens = tile.end - tile.begin; !Boxes<Config>::full(tokens)) {
+        clear_missing_values<Config, 32>(shared.value[stage], tokens, lane);
         ptx::fence_async_shared();  // before the next copy to the stage
         ptx::sync_warp();
       }

@@ -19,7 +19,7 @@ struct KeyCopier {
     const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
     if (lane == 0) {
       shared.tile[place.stage] = tile, shared.note[place.stage] = TileNote::of<Config>(t, last_position_of_item());
-      ptx::barrier_arrive_expecting(full, tile_bytes<Config, !exchanges_keys<Config>, Config::head_dim>(tile));
+      ptx::barrier_arrive_expecting(full, tile_bytes<Config, !exchanges_keys<Config>, false, Config::head_dim>(tile));
     }
     ptx::sync_warp();
     copy_tile<Config, !exchanges_keys<Config>, false>(shared.key[place.stage], params.k_map, full, of_keys<Config>(t.copies, lane), t.kv_head, params.kv_heads);
@@ -55,7 +55,7 @@ struct ValueCopier {
   __device__ __forceinline__ void copy(const TileOfItem& t) {
     wait_for_stage(shared.value_free[place.stage], place.parity ^ 1);
     const uint32_t full = ptx::shared_address(&shared.value_full[place.stage]);
-    if (lane == 0) ptx::barrier_arrive_expecting(full, sizeof shared.value[place.stage].bytes);
+    if (lane == 0) ptx::barrier_arrive_expecting(full, tile_bytes<Config, true, true, Config::v_head_dim>(t.copies.tile));
     ptx::sync_warp();
     copy_tile<Config, true, true>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head, params.kv_heads);
     place.advance();

@@ -23,8 +23,8 @@ constexpr bool rotates_apart = Config::rotators == 4;
 template <class Config>
 constexpr bool rotates_own = Config::rotators == 0;
 
-// How many warps bring an item's queries near ahead of their rotation: those beside the copiers that would have nothing to do,
-// but where a warpgroup rotates raw keys or aligned queries, in whose items queries are few.
+// How many warps bring an item's queries near ahead of their rotation, which waits for them: those beside the copiers that would
+// have nothing to do. (Where raw keys or aligned queries are rotated it was not tried.)
 template <class Config>
 #if KGEN_ROTATED_KEYS
 constexpr int query_prefetchers = 0;
