@@ -192,7 +192,9 @@ func (p *Problem) scheduleOptions(k Kernels, s spec.Spec) schedule.Options {
 	if how.Folds {
 		o.Fold, o.PartsPerItem, o.Whole = true, p.PartsPerItem, s.Whole(p.c.Kind)
 	}
-	if p.c.Kind != spec.Prefill {
+	if p.c.Kind == spec.Prefill {
+		o = o.Together(how.Resident, s.Model.KVHeads)
+	} else {
 		o = o.FillBy(how.Blocks, how.Resident, s.Model.KVHeads, how.Tokens)
 	}
 	return o.Cache(p.dev.Info().L2Bytes, 2*s.Model.KVHeads*(s.Model.HeadDim+s.Model.VHeadDim))

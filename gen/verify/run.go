@@ -331,6 +331,9 @@ func (r *attendRun) scheduleOptions(kind spec.Kind) schedule.Options {
 	if kind == spec.Extend && c.layoutSeed/32%4 == 0 { // whatever the kernel's, as bits are compared with another's; mostly small, for many cuts
 		o.Keys = 16 << (c.layoutSeed / 128 % 4)
 	}
+	if kind == spec.Prefill {
+		o.AtOnce = int(c.layoutSeed / 32 % 4)
+	}
 	if r.kernels.Folds[kind] {
 		o.Fold, o.PartsPerItem, o.Whole = true, r.partsPerItem, s.Whole(kind)
 	}

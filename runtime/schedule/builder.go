@@ -165,22 +165,74 @@ func (b *Builder) weigh() (most int32, sorted bool) {
 	return most, sorted
 }
 
-// place makes the items, the heaviest first: a counting sort, which reverses the order of
-// those of one bucket, for where keys are causal, later ones are heavier. Items that are in
-// order already stay as they are. The slots that several parts fold by begin at scratch.
+// place makes the items, those of one group of tiles behind those of the group before. The slots that several parts
+// fold by begin at scratch.
 func (b *Builder) place(most int32, sorted bool, scratch int32) {
-	shift, step := 31, int32(1) // all in one bucket, forwards
-	clear(b.buckets[:])
+	p := placer{Builder: b, most: most, shift: 31, step: 1, keys: b.keys, parts: b.parts.all, scratch: scratch} // all in one bucket, forwards
 	if !sorted {
-		shift, step = bits.Len32(uint32(most)/sortBuckets), -1
-		b.fillBuckets(most, shift)
+		p.shift, p.step = bits.Len32(uint32(most)/sortBuckets), -1
 	}
-	all, buckets, keys, parts, run := b.items, &b.buckets, b.keys, b.parts.all, int32(0)
-	whole := b.options.Whole
-	for j := range b.tiles {
-		t := &b.tiles[j]
+	if sorted || !b.options.groups() {
+		p.placeGroup(b.tiles, len(b.keys))
+		return
+	}
+	least, left := int(most)*b.options.AtOnce, 0
+	for _, keys := range b.keys {
+		left += int(keys)
+	}
+	for tiles := b.tiles; len(tiles) > 0; {
+		n, items, keys := group(tiles, p.keys, least, left)
+		p.placeGroup(tiles[:n], items)
+		tiles, left = tiles[n:], left-keys
+	}
+}
+
+// groups is whether tiles of several sequences are placed in groups: those of a kernel whose tiles are not cut.
+func (o *Options) groups() bool { return o.SplitTokens == 0 && o.AtOnce > 0 }
+
+// group returns how many of the tiles that are yet to be placed are the next group, how many items these have, of which
+// keys begins with the keys, and all of their keys. A group is whole sequences of least keys or more: as many as keep the device
+// at work for as long as the step's heaviest item takes. So each group, and the last as well, ends evenly by itself, and
+// what the tiles of a sequence read is still in the L2 cache as the next of them reads it, which it is not where a step's heaviest
+// items come first, and a sequence's are among them at places far from each other.
+func group(tiles []tile, keys []int32, least, left int) (n, items, sum int) {
+	for n = range tiles {
+		if begins := tiles[n].index == 0; begins && sum >= least && left-sum >= least {
+			return n, items, sum
+		}
+		for range tiles[n].items() {
+			sum += int(keys[items])
+			items++
+		}
+	}
+	return len(tiles), items, sum
+}
+
+// placer is how far the items have been made.
+type placer struct {
+	*Builder
+	most    int32
+	shift   int
+	step    int32
+	placed  int32
+	keys    []int32 // of the items that are yet to be made
+	parts   []part  // likewise
+	run     int32   // the first of theirs
+	scratch int32   // the first slot of theirs
+}
+
+// placeGroup makes a group's items, the heaviest first: a counting sort, which reverses the order of
+// those of one bucket, for where keys are causal, later ones are heavier. Items that are in
+// order already stay as they are.
+func (p *placer) placeGroup(tiles []tile, count int) {
+	most, shift, step := p.most, p.shift, p.step
+	p.fillBuckets(p.keys[:count])
+	all, buckets, keys, parts, run, scratch := p.items, &p.buckets, p.keys, p.parts, p.run, p.scratch
+	whole := p.options.Whole
+	for j := range tiles {
+		t := &tiles[j]
 		items, perItem, of := t.items(), t.perItem, parts[:t.parts]
-		slot, stride, more := b.slotBegin[t.begin]+t.shared, items+t.shared, int32(1)
+		slot, stride, more := p.slotBegin[t.begin]+t.shared, items+t.shared, int32(1)
 		if stride == 1 {
 			slot, stride, more = abi.Final, 0, 0
 		}
@@ -205,17 +257,24 @@ func (b *Builder) place(most int32, sorted bool, scratch int32) {
 		}
 		keys, parts = keys[items:], parts[len(of):]
 	}
+	p.placed += int32(count)
+	p.keys, p.parts, p.run, p.scratch = keys, parts, run, scratch
 }
 
-// fillBuckets sets every bucket to the place of the last of its items.
-func (b *Builder) fillBuckets(most int32, shift int) {
-	for _, keys := range b.keys {
-		b.buckets[(most-keys)>>(shift&31)]++
+// fillBuckets sets every bucket to the place of the last of its items, or, forwards, of the first.
+func (p *placer) fillBuckets(keys []int32) {
+	clear(p.buckets[:])
+	if p.step > 0 {
+		p.buckets[0] = p.placed
+		return
 	}
-	end := int32(-1)
-	for i := range b.buckets {
-		end += b.buckets[i]
-		b.buckets[i] = end
+	for _, k := range keys {
+		p.buckets[(p.most-k)>>(p.shift&31)]++
+	}
+	end := p.placed - 1
+	for i := range p.buckets {
+		end += p.buckets[i]
+		p.buckets[i] = end
 	}
 }
 

@@ -83,7 +83,7 @@ type Options struct {
 	// the step's other sequences where it is 0.
 	Whole bool
 	// AtOnce is how many items, for all KV heads, the device runs at a time, to choose
-	// PartsPerItem by; 0: MaxItems.
+	// PartsPerItem by; 0: MaxItems. Without SplitTokens it chooses the order of the items, see [Options.Together].
 	AtOnce int
 	// Cluster is how many blocks take an item together, each some of its rows; 0: 1.
 	Cluster int
@@ -123,6 +123,14 @@ func (o Options) FillBy(blocks, resident, kvHeads, c int) Options {
 	return o
 }
 
+// Together returns o for a kernel whose tiles are not cut, of which so many blocks run at a time: the tiles
+// of a sequence then come as close to each other as the device can still share out evenly, so that what one
+// of them has read is in the L2 cache for the others.
+func (o Options) Together(resident, kvHeads int) Options {
+	o.AtOnce = resident / max(1, kvHeads)
+	return o
+}
+
 // Parts is how many parts of even size a tile that sees so many tokens is cut into, of a sequence whose
 // query tokens fill so many tiles, wherever its segments end.
 func (o Options) Parts(tokens, tiles int) int {
@@ -152,7 +160,7 @@ func (o Options) Cache(bytes int64, tokenBytes int) Options {
 
 // Lists are the work lists of one step.
 type Lists struct {
-	Items     []abi.Item // heaviest first, to within an eighth of the heaviest; padding last
+	Items     []abi.Item // heaviest first, to within an eighth of the heaviest, or group by group so: see Options.Together; padding last
 	Runs      []abi.Run
 	SlotBegin []int32 // [query tokens + 1]: the partial slots of each query token, for merge
 	Slots     int     // partial slots in all: those of SlotBegin, and behind them those of Item.Scratch

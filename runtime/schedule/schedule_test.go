@@ -1,12 +1,16 @@
 package schedule_test
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/schedule"
@@ -341,4 +345,95 @@ func random(rng *rand.Rand) ([]schedule.Sequence, schedule.Options) {
 	}
 	rng.Shuffle(len(sequences), func(i, j int) { sequences[i], sequences[j] = sequences[j], sequences[i] })
 	return sequences, o
+}
+
+// The tiles of a prefill's sequences stay together, and the device still ends as evenly as with the heaviest items of all first.
+func TestTogether(t *testing.T) {
+	const atOnce = 16 // of Llama-3-8B's eight KV heads, on a device with 132 multiprocessors
+	rng := rand.New(rand.NewPCG(5, 6))
+	some := func(n, least, most int) []int {
+		lengths := make([]int, n)
+		for i := range lengths {
+			lengths[i] = least + rng.IntN(most-least+1)
+		}
+		return lengths
+	}
+	same := func(n, tokens int) []int { return some(n, tokens, tokens) }
+	for _, c := range []struct {
+		name    string
+		lengths []int
+		apart   int // the most that a sequence's first and last item are apart, in items of the whole list
+	}{
+		{"64 of 128 tokens", same(64, 128), 64},
+		{"32 of 256", same(32, 256), 64},
+		{"16 of 512", same(16, 512), 64},
+		{"4 of 4096", same(4, 4096), 256},
+		{"100 of 30 to 600", some(100, 30, 600), 160},
+		{"one long one and many short ones", append([]int{8192}, same(200, 128)...), 1056},
+		{"many short ones and one long one", append(same(200, 128), 8192), 1056},
+		{"a few", []int{100, 300, 50}, 15},
+		{"one", []int{1000}, 32},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var sequences []schedule.Sequence
+			var begin, page int32
+			for _, n := range c.lengths {
+				s := schedule.Sequence{QueryBegin: begin, Segments: []schedule.Segment{{Page: page, Tokens: int32(n), Own: true}}}
+				for i := range n {
+					s.Positions = append(s.Positions, int32(i))
+				}
+				begin, page = begin+int32(n), page+int32(n+15)/16
+				sequences = append(sequences, s)
+			}
+			o := schedule.Options{Rows: 128, Group: 4, Causal: true, MaxPosition: 1 << 20, PageSize: 16}
+			var lists [2]schedule.Lists
+			var ends [2]int
+			for i, o := range []schedule.Options{o, o.Together(132, 8)} {
+				var err error
+				if lists[i], err = schedule.Build(sequences, o); err != nil {
+					t.Fatal(err)
+				}
+				ends[i] = endOf(lists[i], atOnce)
+			}
+			byToken := func(a, b abi.Item) int { return cmp.Compare(a.QBegin, b.QBegin) }
+			first, last := map[int32]int{}, map[int32]int{} // of a sequence's items, by the page that they read first
+			for i, item := range lists[1].Items {
+				page := lists[1].Runs[item.RunBegin].Page
+				if _, ok := first[page]; !ok {
+					first[page] = i
+				}
+				last[page] = i
+			}
+			for page := range first {
+				if apart := last[page] - first[page]; apart > c.apart {
+					t.Errorf("the sequence at page %d has items %d apart, want %d at most", page, apart, c.apart)
+				}
+			}
+			if ends[1] > ends[0]+ends[0]/20 {
+				t.Errorf("the device ends after %d keys, with the heaviest items first after %d", ends[1], ends[0])
+			}
+			slices.SortFunc(lists[0].Items, byToken)
+			slices.SortFunc(lists[1].Items, byToken)
+			if diff := gocmp.Diff(lists[0], lists[1]); diff != "" {
+				t.Errorf("not the same items (-heaviest first +together):\n%s", diff)
+			}
+		})
+	}
+}
+
+// endOf is how many keys the last of so many workers has walked at its end, if each takes the next item when it is done.
+func endOf(l schedule.Lists, workers int) int {
+	ends := make([]int, workers)
+	for _, item := range l.Items {
+		next := 0
+		for w := range ends {
+			if ends[w] < ends[next] {
+				next = w
+			}
+		}
+		for _, r := range l.Runs[item.RunBegin:item.RunEnd] {
+			ends[next] += int(r.End - r.Begin)
+		}
+	}
+	return slices.Max(ends)
 }

@@ -131,10 +131,10 @@ func scheduleOptions(m Model, kind int, c kernel.Choice) schedule.Options {
 		Rows: c.Rows, Cluster: c.Cluster, Group: m.Group, Causal: m.Causal, Window: m.Window, SinkTokens: m.SinkTokens,
 		MaxPosition: m.maxPosition(), PageSize: m.PageSize, Keys: c.CutKeys(), Fold: c.Folds, Whole: kind == extend && m.Batching == fastest,
 	}
-	if kind != prefill {
-		o = o.FillBy(c.Blocks, c.Resident, m.KVHeads, c.Tokens)
+	if kind == prefill {
+		return o.Together(c.Resident, m.KVHeads)
 	}
-	return o
+	return o.FillBy(c.Blocks, c.Resident, m.KVHeads, c.Tokens)
 }
 
 // launch launches a route's kernel.
