@@ -176,28 +176,28 @@ func (b *Builder) place(most int32, sorted bool, scratch int32) {
 		p.placeGroup(b.tiles, len(b.keys))
 		return
 	}
-	least, left := int(most)*b.options.AtOnce, 0
+	last, left := 2*int(most)*b.options.AtOnce, 0 // keys of the last group, at least, and of those to come
 	for _, keys := range b.keys {
 		left += int(keys)
 	}
 	for tiles := b.tiles; len(tiles) > 0; {
-		n, items, keys := group(tiles, p.keys, least, left)
+		n, items, keys := group(tiles, p.keys, b.options.AtOnce, left-last)
 		p.placeGroup(tiles[:n], items)
 		tiles, left = tiles[n:], left-keys
 	}
 }
 
-// groups is whether tiles of several sequences are placed in groups: those of a kernel whose tiles are not cut.
+// groups is whether the items are made in groups: those of a kernel whose tiles are not cut.
 func (o *Options) groups() bool { return o.SplitTokens == 0 && o.AtOnce > 0 }
 
 // group returns how many of the tiles that are yet to be placed are the next group, how many items these have, of which
-// keys begins with the keys, and all of their keys. A group is whole sequences of least keys or more: as many as keep the device
-// at work for as long as the step's heaviest item takes. So each group, and the last as well, ends evenly by itself, and
-// what the tiles of a sequence read is still in the L2 cache as the next of them reads it, which it is not where a step's heaviest
-// items come first, and a sequence's are among them at places far from each other.
-func group(tiles []tile, keys []int32, least, left int) (n, items, sum int) {
+// keys begins with the keys, and how many keys in all. A group is whole sequences, of as many items as the device
+// runs at a time or more. So what the tiles of a sequence read is still in the L2 cache as the next of them reads it, which it is not
+// where a step's heaviest items come first, and a sequence's are among them at places far from each other. A group has at most so
+// many keys as leave enough for the last one, with which the device is to end evenly; else it is the last.
+func group(tiles []tile, keys []int32, atOnce, most int) (n, items, sum int) {
 	for n = range tiles {
-		if begins := tiles[n].index == 0; begins && sum >= least && left-sum >= least {
+		if begins := tiles[n].index == 0; begins && items >= atOnce && sum <= most {
 			return n, items, sum
 		}
 		for range tiles[n].items() {
