@@ -50,9 +50,9 @@ func Buckets(s spec.Spec, kind spec.Kind) []Bucket {
 	m := s.Model
 	switch kind {
 	case spec.Prefill:
-		buckets := []Bucket{{blockTokens(m), 0}, {0, 2 * k}, {0, 8 * k}, {}}
+		buckets := []Bucket{{blockTokens(m), 0}, {4 * blockTokens(m), 0}, {0, 2 * k}, {0, 8 * k}, {}}
 		if s.RotatesKeys() {
-			buckets = slices.Insert(buckets, 1, Bucket{aheadTokens, 0})
+			buckets = slices.Insert(buckets, 2, Bucket{aheadTokens, 0})
 		}
 		return buckets
 	case spec.Extend:
@@ -130,7 +130,11 @@ func Cases(s spec.Spec, kind spec.Kind) []Case {
 	const k = 1 << 10
 	switch kind {
 	case spec.Prefill:
-		add(false, 64, blockTokens(m), blockTokens(m))
+		block := blockTokens(m)
+		add(false, 64, block, block)
+		add(false, 128, 2*block, 2*block)
+		add(false, 64, 4*block, 4*block)
+		add(false, 16, k/2, k/2)
 		add(false, 8, k, k)
 		if s.RotatesKeys() {
 			add(false, 1, aheadTokens, aheadTokens)
