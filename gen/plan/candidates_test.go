@@ -256,6 +256,25 @@ func TestPredictWindow(t *testing.T) {
 	}
 }
 
+// Short prompts are attended to as fast as their queries are rotated, so by as many warps as rotate.
+func TestPredictShortPrefill(t *testing.T) {
+	s := parse(t, "llama3", "")
+	c := plan.Ceilings{Multiprocessors: 132, Read: 3.1e12, Product: 910e12}
+	estimate := func(warps, tokens int) plan.Estimate {
+		p, misfit := plan.Make(s, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: spec.Tile{Rows: 128, Keys: 128, Stages: 2, Warps: warps}, Blocks: 1})
+		if misfit != nil {
+			t.Fatal(misfit)
+		}
+		return plan.Predict(s, p, plan.Cut{}, plan.Shape{Kind: spec.Prefill, Batch: 8192 / tokens, Query: tokens, Keys: tokens}, c)
+	}
+	if two, four := estimate(12, 128), estimate(16, 128); two.Time < four.Time*5/4 {
+		t.Errorf("two warps that rotate take %v, four %v: want a quarter more at least", two.Time, four.Time)
+	}
+	if two, four := estimate(12, 8192), estimate(16, 8192); two.Time != four.Time {
+		t.Errorf("of a long prompt two warps that rotate take %v, four %v: want the same", two.Time, four.Time)
+	}
+}
+
 // Raw keys cost their rotation: little where warps of their own do it, more where those of
 // the products do.
 func TestPredictRaw(t *testing.T) {
@@ -275,7 +294,7 @@ func TestPredictRaw(t *testing.T) {
 			return plan.Predict(s, p, plan.Cut{}, shape, c)
 		}
 		segment, sm90, sm80 := estimate(s, "sm_90a"), estimate(raw, "sm_90a"), estimate(raw, "sm_80")
-		if segment.Rotation != 0 || sm90.Rotation <= 0 || sm80.Rotation <= 0 {
+		if (segment.Rotation == 0) != (shape.Kind != spec.Prefill) || sm90.Rotation <= segment.Rotation || sm80.Rotation <= segment.Rotation {
 			t.Errorf("%+v: rotations of %v, %v and %v", shape, segment.Rotation, sm90.Rotation, sm80.Rotation)
 		}
 		// Decode's plans differ, by more than raw keys cost it.

@@ -15,7 +15,8 @@ const (
 	switchGain = 0.02
 	// and in no case of the bucket slower by more than this.
 	mostLoss = 0.01
-	// Settings this close to the best are as good: the simplest is taken.
+	// Settings this close to the best are as good: the simplest is taken, or one whose kernel
+	// another bucket has.
 	tie = 0.01
 	// One setting for all buckets of a kind is taken where it is this close to every
 	// bucket's own: fewer kernels are loaded, and one launch serves sequences of any
@@ -96,8 +97,7 @@ func decide(verdicts []verdict, usual Setting) verdict {
 	}
 	for _, cutless := range []bool{true, false} {
 		for _, v := range verdicts {
-			good := v.ratio <= best.ratio*(1+tie) && v.ratio <= 1-switchGain && v.worst <= 1+mostLoss
-			if good && (v.setting.Cut == (plan.Cut{})) == cutless {
+			if v.ties(best) && (v.setting.Cut == (plan.Cut{})) == cutless {
 				return v
 			}
 		}
@@ -105,14 +105,44 @@ func decide(verdicts []verdict, usual Setting) verdict {
 	return best
 }
 
+// ties is whether a setting may be chosen, and is as good as the best.
+func (v verdict) ties(best verdict) bool {
+	return v.ratio <= best.ratio*(1+tie) && v.ratio <= 1-switchGain && v.worst <= 1+mostLoss
+}
+
+// decided is what a bucket has.
+type decided struct {
+	bucket   Bucket
+	cases    []Case
+	verdicts []verdict
+	verdict
+}
+
+// share gives buckets whose kernel no other has one that another has too, where it is as good: fewer
+// kernels are compiled and loaded.
+func share(all []decided) {
+	has := map[plan.Layout]int{}
+	for _, d := range all {
+		has[d.setting.Layout]++
+	}
+	for i := range all {
+		d := &all[i]
+		if has[d.setting.Layout] > 1 {
+			continue
+		}
+		for _, v := range d.verdicts {
+			if v.setting.Layout != d.setting.Layout && has[v.setting.Layout] > 0 && v.ties(d.verdict) {
+				has[d.setting.Layout]--
+				has[v.setting.Layout]++
+				d.verdict = v
+				break
+			}
+		}
+	}
+}
+
 // choose makes a kind's choices, for every bucket that has cases.
 func (f *field) choose(usual Setting, settings []Setting) []Choice {
-	type decided struct {
-		bucket   Bucket
-		cases    []Case
-		verdicts []verdict
-		verdict
-	}
 	var all []decided
 	for _, b := range Buckets(f.spec, f.kind) {
 		d := decided{bucket: b, cases: f.casesOf(b)}
@@ -122,6 +152,7 @@ func (f *field) choose(usual Setting, settings []Setting) []Choice {
 		d.verdict = decide(d.verdicts, usual)
 		all = append(all, d)
 	}
+	share(all)
 	uniform, lowest := Setting{}, 0.0
 	for _, s := range settings {
 		sum, n := 0.0, 0

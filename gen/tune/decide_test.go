@@ -51,6 +51,10 @@ func TestChoose(t *testing.T) {
 			short: {usual: 10, other: 9, third: 9.01, cut: 8.95}, batch: {usual: 20, other: 18, third: 17.9, cut: 17.9}, long: {usual: 30, other: 27, third: 27, cut: 27}}},
 		{"far apart", [3]string{other, usual, third}, map[string]map[string]float64{
 			short: {usual: 10, other: 8, third: 12}, batch: {usual: 20, other: 25, third: 25}, long: {usual: 30, other: 40, third: 24}}},
+		{"one kernel for two", [3]string{third, third, usual}, map[string]map[string]float64{
+			short: {usual: 10, other: 8, third: 8.05}, batch: {usual: 20, other: 25, third: 15}, long: {usual: 30, other: 40, third: 40}}},
+		{"two kernels for two", [3]string{other, third, usual}, map[string]map[string]float64{
+			short: {usual: 10, other: 8, third: 8.1}, batch: {usual: 20, other: 25, third: 15}, long: {usual: 30, other: 40, third: 40}}},
 		{"not finished", [3]string{usual, usual, usual}, map[string]map[string]float64{
 			short: {usual: 10}, batch: {usual: 20}, long: {usual: 30}}},
 	} {
