@@ -54,6 +54,12 @@ type chosenKernel struct {
 	Keys   int    `json:"keys,omitempty"`
 }
 
+// around reports the same kernel for all that o is for, and more.
+func (k chosenKernel) around(o chosenKernel) bool {
+	within := func(least, most int) bool { return most == 0 || least != 0 && least <= most }
+	return k.Kernel == o.Kernel && within(o.Query, k.Query) && within(o.Keys, k.Keys)
+}
+
 func chosenPlans(m abi.Manifest, entries []tune.Entry) []chosenPlan {
 	files := map[string]string{}
 	for _, k := range m.Kernels {
@@ -63,7 +69,11 @@ func chosenPlans(m abi.Manifest, entries []tune.Entry) []chosenPlan {
 	for _, t := range m.Tuned {
 		c := chosenPlan{GPU: t.GPU, Target: t.Target, Rules: []chosenKernel{}}
 		for _, r := range t.Rules {
-			c.Rules = append(c.Rules, chosenKernel{files[r.Entry], r.Query, r.Keys})
+			k := chosenKernel{files[r.Entry], r.Query, r.Keys}
+			if last := len(c.Rules) - 1; last >= 0 && k.around(c.Rules[last]) {
+				c.Rules = c.Rules[:last] // they differ in the cuts of a sequence alone
+			}
+			c.Rules = append(c.Rules, k)
 		}
 		for _, e := range entries {
 			if e.GPU == t.GPU {

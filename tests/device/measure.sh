@@ -217,7 +217,7 @@ END
       ;;
     tune)
       for turn in 1 2; do
-        "$kgen" tune specs/llama3.yaml --budget 112s -o "$out/tuned-$turn.yaml" | tee "$out/tune-$turn.txt"
+        "$kgen" tune specs/llama3.yaml --budget 140s -o "$out/tuned-$turn.yaml" | tee "$out/tune-$turn.txt"
         "$kgen" tune specs/llama3.yaml --score "$out/tuned-$turn.yaml"
       done
       ;;
