@@ -3,7 +3,7 @@
 #
 #   tests/device/measure.sh FOLDER [PART...]
 #
-# prints each part's tables and keeps its reports in FOLDER. Parts: peers, layers, shares, clean,
+# prints each part's tables and keeps its reports in FOLDER. Parts: peers, prompts, layers, shares, clean,
 # encodings, windows, sharing, batching, heads, dram, sm80, verify, variants, random, sanitize, clusters, tune; all
 # of them by default. It needs bin/kgen (or another one in KGEN) and, for one thing each, torch, ncu
 # and compute-sanitizer.
@@ -13,12 +13,13 @@ kgen=${KGEN:-bin/kgen}
 out=${1:?where to keep the reports: tests/device/measure.sh FOLDER [PART...]}
 shift
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(peers layers shares clean encodings sharing batching heads windows dram sm80 verify variants random sanitize clusters tune)
+[ ${#parts[@]} -gt 0 ] || parts=(peers prompts layers shares clean encodings sharing batching heads windows dram sm80 verify variants random sanitize clusters tune)
 mkdir -p "$out"
 
 extend=extend:1x64/8192,extend:1x64/32768,extend:1x64/131072,extend:8x64/8192,extend:1x256/16384,extend:4x512/8192
 attention=prefill:4x4096,prefill:1x16384,$extend
 decode=decode:1x1/8192,decode:1x1/32768,decode:8x1/8192,decode:32x1/8192,decode:128x1/4096
+prompts=prefill:128x64,prefill:64x128,prefill:32x256,prefill:16x512,prefill:8x1024
 batches=extend:8x16/4096,extend:16x32/8192,extend:16x40/4096,extend:8x64/2048,extend:32x64/2048,extend:2x64/8192,extend:4x64/8192,extend:8x64/8192,extend:16x64/8192,extend:8x128/8192,extend:2x256/6144,extend:4x512/8192
 shared=shared:32x8192+512,shared:128x4096+256
 zipf=$(for s in 0 1.07 2.1; do for batch in 64 256; do printf ',zipf:%s:%s/1000x512x5+64-192' $s $batch; done; done)
@@ -79,6 +80,7 @@ for kinds, reads in groups:
 for part in "${parts[@]}"; do
   case $part in
     peers) bench peers specs/llama3.yaml --case "$attention,$decode" --against torch ;;
+    prompts) bench prompts specs/llama3.yaml --case "$prompts" --against torch ;;
     layers) bench layers specs/llama3.yaml --case "$extend,$decode" --layers 8 --against torch ;;
     shares) bench fixed-shares specs/llama3.yaml --case "$attention,$decode" --fixed-shares ;;
     clean) bench clean specs/llama3.yaml --case "$attention,$decode,$shared" --clean ;;
