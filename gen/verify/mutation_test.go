@@ -141,6 +141,8 @@ func lateKeyCase(ctx context.Context, b *bench, kind spec.Kind, n int) besideBak
 }
 
 func mustBeFound(t *testing.T, seed uint64, mutations []mutation, change func(*spec.Spec)) {
+	t.Helper()
+	t.Logf("cases of seed %d", seed)
 	draw := func(ctx context.Context, b *bench, kind spec.Kind, n int) besideBaked {
 		return b.besideBaked(ctx, kind, seed, n)
 	}
