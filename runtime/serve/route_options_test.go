@@ -1,0 +1,23 @@
+package serve
+
+import (
+	"testing"
+
+	"github.com/kgen-project/kgen/runtime/kernel"
+)
+
+// A prompt's tiles stay together: how many items run at a time is said of prefill too, which is not cut.
+func TestPrefillTilesTogether(t *testing.T) {
+	m := Model{KVHeads: 8, Group: 4, Causal: true}
+	for _, c := range []struct {
+		name   string
+		choice kernel.Choice
+	}{
+		{"resident", kernel.Choice{Rows: 128, Blocks: 66, Resident: 132}},
+		{"of kernels that do not say", kernel.Choice{Rows: 128, Blocks: 132}},
+	} {
+		if o := scheduleOptions(m, prefill, c.choice); o.SplitTokens != 0 || o.AtOnce != 16 {
+			t.Errorf("%s: cut at %d, %d at once; want 0 and 16", c.name, o.SplitTokens, o.AtOnce)
+		}
+	}
+}
