@@ -227,12 +227,12 @@ type placer struct {
 func (p *placer) placeGroup(tiles []tile, count int) {
 	most, shift, step := p.most, p.shift, p.step
 	p.fillBuckets(p.keys[:count])
-	all, buckets, keys, parts, run, scratch := p.items, &p.buckets, p.keys, p.parts, p.run, p.scratch
-	whole := p.options.Whole
+	all, slotBegin, buckets, whole := p.items, p.slotBegin, &p.buckets, p.options.Whole
+	keys, parts, run, scratch := p.keys, p.parts, p.run, p.scratch
 	for j := range tiles {
 		t := &tiles[j]
 		items, perItem, of := t.items(), t.perItem, parts[:t.parts]
-		slot, stride, more := p.slotBegin[t.begin]+t.shared, items+t.shared, int32(1)
+		slot, stride, more := slotBegin[t.begin]+t.shared, items+t.shared, int32(1)
 		if stride == 1 {
 			slot, stride, more = abi.Final, 0, 0
 		}
