@@ -332,7 +332,7 @@ func (r *attendRun) scheduleOptions(kind spec.Kind) schedule.Options {
 		o.Keys = 16 << (c.layoutSeed / 128 % 4)
 	}
 	if kind == spec.Prefill {
-		o.AtOnce = int(c.layoutSeed / 32 % 4)
+		o.Wave = int(c.layoutSeed / 32 % 4)
 	}
 	if r.kernels.Folds[kind] {
 		o.Fold, o.PartsPerItem, o.Whole = true, r.partsPerItem, s.Whole(kind)

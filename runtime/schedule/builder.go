@@ -172,32 +172,32 @@ func (b *Builder) place(most int32, sorted bool, scratch int32) {
 	if !sorted {
 		p.shift, p.step = bits.Len32(uint32(most)/sortBuckets), -1
 	}
-	if sorted || !b.options.groups() {
+	wave := b.options.Wave
+	if sorted || wave == 0 {
 		p.placeGroup(b.tiles, len(b.keys))
 		return
 	}
-	last, left := 2*int(most)*b.options.AtOnce, 0 // keys of the last group, at least, and of those to come
+	last, left := 2*int(most)*wave, 0 // keys of the last group, at least, and of those to come
 	for _, keys := range b.keys {
 		left += int(keys)
 	}
 	for tiles := b.tiles; len(tiles) > 0; {
-		n, items, keys := group(tiles, p.keys, b.options.AtOnce, left-last)
+		n, items, keys := group(tiles, p.keys, wave, left-last)
 		p.placeGroup(tiles[:n], items)
 		tiles, left = tiles[n:], left-keys
 	}
 }
 
-// groups is whether the items are made in groups: those of a kernel whose tiles are not cut.
-func (o *Options) groups() bool { return o.SplitTokens == 0 && o.AtOnce > 0 }
-
-// group returns how many of the tiles that are yet to be placed are the next group, how many items these have, of which
-// keys begins with the keys, and how many keys in all. A group is whole sequences, of as many items as the device
-// runs at a time or more. So what the tiles of a sequence read is still in the L2 cache as the next of them reads it, which it is not
-// where a step's heaviest items come first, and a sequence's are among them at places far from each other. A group has at most so
-// many keys as leave enough for the last one, with which the device is to end evenly; else it is the last.
-func group(tiles []tile, keys []int32, atOnce, most int) (n, items, sum int) {
+// group returns how many of the tiles that are yet to be placed are the next group, how many items these
+// have, of which keys begins with the keys, and how many keys in all.
+//
+// A group is whole sequences, of a wave of items or more: so what the tiles of a sequence read is still in
+// the L2 cache as the next of them reads it. Where a step's heaviest items come first it is not, as a sequence's are
+// among them at places far from each other. A group has at most so many keys as leave enough for the
+// last one, with which the device is to end evenly; else it is the last.
+func group(tiles []tile, keys []int32, wave, most int) (n, items, sum int) {
 	for n = range tiles {
-		if begins := tiles[n].index == 0; begins && items >= atOnce && sum <= most {
+		if begins := tiles[n].index == 0; begins && items >= wave && sum <= most {
 			return n, items, sum
 		}
 		for range tiles[n].items() {

@@ -18,7 +18,7 @@ func (o Options) check() error {
 		name  string
 		value int
 	}{
-		{"Window", o.Window}, {"SinkTokens", o.SinkTokens}, {"SplitTokens", o.SplitTokens}, {"MaxItems", o.MaxItems}, {"AtOnce", o.AtOnce}, {"Cluster", o.Cluster},
+		{"Window", o.Window}, {"SinkTokens", o.SinkTokens}, {"SplitTokens", o.SplitTokens}, {"MaxItems", o.MaxItems}, {"AtOnce", o.AtOnce}, {"Wave", o.Wave}, {"Cluster", o.Cluster},
 		{"PageSize", o.PageSize}, {"Keys", o.Keys}, {"PartsPerItem", o.PartsPerItem}, {"PadItems", o.PadItems}, {"PadTokens", o.PadTokens},
 	} {
 		if f.value < 0 || f.value > math.MaxInt32 {

@@ -43,6 +43,8 @@ func (o *Options) OnDevice() error {
 		return fmt.Errorf("schedule: with a window of %d the host lists what decode reads", o.Window)
 	case o.Keys > 0:
 		return fmt.Errorf("schedule: keys are cut where tiles of %d end: the host lists them", o.Keys)
+	case o.Wave > 0:
+		return fmt.Errorf("schedule: items are in groups of %d: the host lists them", o.Wave)
 	case o.SplitTokens > 0 && o.SplitTokens < o.PageSize:
 		return fmt.Errorf("schedule: keys are cut every %d tokens, inside pages of %d: the host lists them", o.SplitTokens, o.PageSize)
 	}

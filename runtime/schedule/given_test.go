@@ -116,6 +116,7 @@ func TestGivenErrors(t *testing.T) {
 		want   string
 	}{
 		{schedule.Options{Window: 5}, "schedule: with a window of 5 the host lists what decode reads"},
+		{schedule.Options{Wave: 3}, "schedule: items are in groups of 3: the host lists them"},
 		{schedule.Options{SplitTokens: 8, PageSize: 16}, "schedule: keys are cut every 8 tokens, inside pages of 16: the host lists them"},
 		{schedule.Options{SplitTokens: 16, PageSize: 16}, "<nil>"},
 	} {

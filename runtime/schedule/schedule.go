@@ -83,8 +83,11 @@ type Options struct {
 	// the step's other sequences where it is 0.
 	Whole bool
 	// AtOnce is how many items, for all KV heads, the device runs at a time, to choose
-	// PartsPerItem by; 0: MaxItems. Without SplitTokens it chooses the order of the items, see [Options.Together].
+	// PartsPerItem by; 0: MaxItems.
 	AtOnce int
+	// Wave is as AtOnce, and makes the items in groups of so many or more: see [Options.Together]. 0: the
+	// heaviest of all come first.
+	Wave int
 	// Cluster is how many blocks take an item together, each some of its rows; 0: 1.
 	Cluster int
 
@@ -123,11 +126,11 @@ func (o Options) FillBy(blocks, resident, kvHeads, c int) Options {
 	return o
 }
 
-// Together returns o for a kernel whose tiles are not cut, of which so many blocks run at a time: the tiles
-// of a sequence then come as close to each other as the device can still share out evenly, so that what one
-// of them has read is in the L2 cache for the others.
+// Together returns o with the tiles of a sequence as close to each other as the device can still share out
+// evenly, of a kernel of which so many blocks run at a time: for prefill, so that what one of a
+// sequence's tiles has read is in the L2 cache for the others.
 func (o Options) Together(resident, kvHeads int) Options {
-	o.AtOnce = resident / max(1, kvHeads)
+	o.Wave = resident / max(1, kvHeads)
 	return o
 }
 

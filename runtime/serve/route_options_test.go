@@ -6,7 +6,7 @@ import (
 	"github.com/kgen-project/kgen/runtime/kernel"
 )
 
-// A prompt's tiles stay together: how many items run at a time is said of prefill too, which is not cut.
+// A prompt's tiles stay together.
 func TestPrefillTilesTogether(t *testing.T) {
 	m := Model{KVHeads: 8, Group: 4, Causal: true}
 	for _, c := range []struct {
@@ -16,8 +16,8 @@ func TestPrefillTilesTogether(t *testing.T) {
 		{"resident", kernel.Choice{Rows: 128, Blocks: 66, Resident: 132}},
 		{"of kernels that do not say", kernel.Choice{Rows: 128, Blocks: 132}},
 	} {
-		if o := scheduleOptions(m, prefill, c.choice); o.SplitTokens != 0 || o.AtOnce != 16 {
-			t.Errorf("%s: cut at %d, %d at once; want 0 and 16", c.name, o.SplitTokens, o.AtOnce)
+		if o := scheduleOptions(m, prefill, c.choice); o.SplitTokens != 0 || o.Wave != 16 {
+			t.Errorf("%s: cut at %d, in groups of %d; want 0 and 16", c.name, o.SplitTokens, o.Wave)
 		}
 	}
 }
