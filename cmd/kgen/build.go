@@ -54,11 +54,7 @@ type chosenKernel struct {
 	Keys   int    `json:"keys,omitempty"`
 }
 
-// around reports the same kernel for all that o is for, and more.
-func (k chosenKernel) around(o chosenKernel) bool {
-	within := func(least, most int) bool { return most == 0 || least != 0 && least <= most }
-	return k.Kernel == o.Kernel && within(o.Query, k.Query) && within(o.Keys, k.Keys)
-}
+func (k chosenKernel) bucket() tune.Bucket { return tune.Bucket{Query: k.Query, Keys: k.Keys} }
 
 func chosenPlans(m abi.Manifest, entries []tune.Entry) []chosenPlan {
 	files := map[string]string{}
@@ -70,7 +66,7 @@ func chosenPlans(m abi.Manifest, entries []tune.Entry) []chosenPlan {
 		c := chosenPlan{GPU: t.GPU, Target: t.Target, Rules: []chosenKernel{}}
 		for _, r := range t.Rules {
 			k := chosenKernel{files[r.Entry], r.Query, r.Keys}
-			if last := len(c.Rules) - 1; last >= 0 && k.around(c.Rules[last]) {
+			if last := len(c.Rules) - 1; last >= 0 && c.Rules[last].Kernel == k.Kernel && k.bucket().Around(c.Rules[last].bucket()) {
 				c.Rules = c.Rules[:last] // they differ in the cuts of a sequence alone
 			}
 			c.Rules = append(c.Rules, k)

@@ -193,7 +193,7 @@ func (p *Problem) scheduleOptions(k Kernels, s spec.Spec) schedule.Options {
 		o.Fold, o.PartsPerItem, o.Whole = true, p.PartsPerItem, s.Whole(p.c.Kind)
 	}
 	if p.c.Kind == spec.Prefill {
-		o = o.Together(how.Resident, s.Model.KVHeads)
+		o = o.Together(how.Blocks, how.Resident, s.Model.KVHeads)
 	} else {
 		o = o.FillBy(how.Blocks, how.Resident, s.Model.KVHeads, how.Tokens)
 	}

@@ -232,7 +232,7 @@ func (r *reader) kind(k *KindTable, n *yaml.Node, path string) {
 			for i, one := range n.Content {
 				at := fmt.Sprintf("%s[%d]", path, i)
 				c := r.choice(one, at)
-				if j := slices.IndexFunc(k.Choices, func(before Choice) bool { return before.around(c.Bucket) }); j >= 0 {
+				if j := slices.IndexFunc(k.Choices, func(before Choice) bool { return before.Around(c.Bucket) }); j >= 0 {
 					r.fail(one, at, "it is never reached: %s[%d] holds every sequence that it does", path, j)
 				}
 				k.Choices = append(k.Choices, c)

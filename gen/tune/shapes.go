@@ -37,8 +37,8 @@ func KindsOf(s spec.Spec) []spec.Kind {
 	return kinds
 }
 
-// around tells whether b holds all that c holds.
-func (b Bucket) around(c Bucket) bool {
+// Around tells whether b holds all that c holds.
+func (b Bucket) Around(c Bucket) bool {
 	return (b.Query == 0 || c.Query != 0 && c.Query <= b.Query) && (b.Keys == 0 || c.Keys != 0 && c.Keys <= b.Keys)
 }
 

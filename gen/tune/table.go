@@ -157,7 +157,7 @@ func repeated(c Choice, behind []Choice) bool {
 		if b.Setting != c.Setting {
 			return false
 		}
-		if b.around(c.Bucket) {
+		if b.Around(c.Bucket) {
 			return true
 		}
 	}

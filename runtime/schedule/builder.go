@@ -168,7 +168,7 @@ func (b *Builder) weigh() (most int32, sorted bool) {
 // place makes the items, those of one group of tiles behind those of the group before. The slots that several parts
 // fold by begin at scratch.
 func (b *Builder) place(most int32, sorted bool, scratch int32) {
-	p := placer{Builder: b, most: most, shift: 31, step: 1, keys: b.keys, parts: b.parts.all, scratch: scratch} // all in one bucket, forwards
+	p := placer{builder: b, most: most, shift: 31, step: 1, keys: b.keys, parts: b.parts.all, scratch: scratch} // all in one bucket, forwards
 	if !sorted {
 		p.shift, p.step = bits.Len32(uint32(most)/sortBuckets), -1
 	}
@@ -210,11 +210,10 @@ func group(tiles []tile, keys []int32, wave, most int) (n, items, sum int) {
 
 // placer is how far the items have been made.
 type placer struct {
-	*Builder
+	builder *Builder
 	most    int32
 	shift   int
 	step    int32
-	placed  int32
 	keys    []int32 // of the items that are yet to be made
 	parts   []part  // likewise
 	run     int32   // the first of theirs
@@ -225,9 +224,9 @@ type placer struct {
 // those of one bucket, for where keys are causal, later ones are heavier. Items that are in
 // order already stay as they are.
 func (p *placer) placeGroup(tiles []tile, count int) {
-	most, shift, step := p.most, p.shift, p.step
+	b, most, shift, step := p.builder, p.most, p.shift, p.step
 	p.fillBuckets(p.keys[:count])
-	all, slotBegin, buckets, whole := p.items, p.slotBegin, &p.buckets, p.options.Whole
+	all, slotBegin, buckets, whole := b.items, b.slotBegin, &b.buckets, b.options.Whole
 	keys, parts, run, scratch := p.keys, p.parts, p.run, p.scratch
 	for j := range tiles {
 		t := &tiles[j]
@@ -257,24 +256,24 @@ func (p *placer) placeGroup(tiles []tile, count int) {
 		}
 		keys, parts = keys[items:], parts[len(of):]
 	}
-	p.placed += int32(count)
 	p.keys, p.parts, p.run, p.scratch = keys, parts, run, scratch
 }
 
 // fillBuckets sets every bucket to the place of the last of its items, or, forwards, of the first.
 func (p *placer) fillBuckets(keys []int32) {
-	clear(p.buckets[:])
+	buckets, placed := &p.builder.buckets, int32(len(p.builder.keys)-len(p.keys))
+	clear(buckets[:])
 	if p.step > 0 {
-		p.buckets[0] = p.placed
+		buckets[0] = placed
 		return
 	}
 	for _, k := range keys {
-		p.buckets[(p.most-k)>>(p.shift&31)]++
+		buckets[(p.most-k)>>(p.shift&31)]++
 	}
-	end := p.placed - 1
-	for i := range p.buckets {
-		end += p.buckets[i]
-		p.buckets[i] = end
+	end := placed - 1
+	for i := range buckets {
+		end += buckets[i]
+		buckets[i] = end
 	}
 }
 

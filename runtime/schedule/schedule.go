@@ -14,6 +14,7 @@
 package schedule
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/kgen-project/kgen/runtime/abi"
@@ -127,10 +128,10 @@ func (o Options) FillBy(blocks, resident, kvHeads, c int) Options {
 }
 
 // Together returns o with the tiles of a sequence as close to each other as the device can still share out
-// evenly, of a kernel of which so many blocks run at a time: for prefill, so that what one of a
-// sequence's tiles has read is in the L2 cache for the others.
-func (o Options) Together(resident, kvHeads int) Options {
-	o.Wave = resident / max(1, kvHeads)
+// evenly, for prefill: what one of a sequence's tiles has read is then in the L2 cache for the others. Of the
+// kernel blocks and resident are as for [Options.FillBy].
+func (o Options) Together(blocks, resident, kvHeads int) Options {
+	o.Wave = cmp.Or(resident, blocks) / max(1, kvHeads)
 	return o
 }
 

@@ -388,7 +388,7 @@ func TestTogether(t *testing.T) {
 			o := schedule.Options{Rows: 128, Group: 4, Causal: true, MaxPosition: 1 << 20, PageSize: 16}
 			var lists [2]schedule.Lists
 			var ends [2]int
-			for i, o := range []schedule.Options{o, o.Together(132, 8)} {
+			for i, o := range []schedule.Options{o, o.Together(132, 0, 8)} {
 				var err error
 				if lists[i], err = schedule.Build(sequences, o); err != nil {
 					t.Fatal(err)

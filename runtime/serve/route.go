@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 
@@ -133,7 +132,7 @@ func scheduleOptions(m Model, kind int, c kernel.Choice) schedule.Options {
 		MaxPosition: m.maxPosition(), PageSize: m.PageSize, Keys: c.CutKeys(), Fold: c.Folds, Whole: kind == extend && m.Batching == fastest,
 	}
 	if kind == prefill {
-		return o.Together(cmp.Or(c.Resident, c.Blocks), m.KVHeads)
+		return o.Together(c.Blocks, c.Resident, m.KVHeads)
 	}
 	return o.FillBy(c.Blocks, c.Resident, m.KVHeads, c.Tokens)
 }
