@@ -66,6 +66,7 @@ func flags(s spec.Spec, p plan.Plan) map[string]bool {
 		"KGEN_ALIGNED_QUERIES":  p.AlignsQueries,
 		"KGEN_ALIGNED_PAIRS":    p.AlignsQueries && plan.AlignsPairs(s),
 		"KGEN_ALIGNED_PRODUCTS": p.AlignsQueries && !plan.AlignsPairs(s),
+		"KGEN_EARLY_QUERIES":    p.GivesQueriesEarly(s),
 		"KGEN_SCALED_QUERIES":   p.ScalesQueries(s),
 		"KGEN_KEYS_AHEAD":       p.KeysAhead,
 		"KGEN_CLUSTER":          p.Cluster > 1,

@@ -51,7 +51,7 @@ func TestChooseHeadDim256(t *testing.T) {
 		{capped, spec.Extend, "sm_86", "sm80_r64k32s2w4", ""},
 		{capped, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
 		{window, spec.SharedDecode, "sm_80", "sm80_r128k32s2w8", ""},
-		{equal, spec.Prefill, "sm_90a", "sm90_r128k64s2w12", ""},
+		{equal, spec.Prefill, "sm_90a", "sm90_r128k64s2w16", ""},
 		{raw, spec.Prefill, "sm_90a", "sm90_r64k64s2w8", ""},
 		{raw, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
 		{raw, spec.Decode, "sm_90a", "sm90_r16k32s4w8", ""},
@@ -166,7 +166,7 @@ func TestChoosePrefill(t *testing.T) {
 		{dim128 + "masks: {soft_cap: 30}\n", "sm90_r128k64s2w12", 2},
 		{dim128 + "cache: {layout: hnd, page_size: 8}\n", "sm90_r128k128s2w12", 2},
 		{"model: {query_heads: 32, kv_heads: 8, head_dim: 64}\n", "sm90_r192k128s3w16", 0},
-		{"model: {query_heads: 32, kv_heads: 8, head_dim: 256}\n", "sm90_r128k64s2w12", 2},
+		{"model: {query_heads: 32, kv_heads: 8, head_dim: 256}\n", "sm90_r128k64s2w16", 4},
 	} {
 		p, err := plan.Choose(wide(t, c.more), spec.Prefill, "sm_90a")
 		if err != nil {

@@ -68,8 +68,14 @@ func canRotateApart(s spec.Spec, kind spec.Kind) bool {
 // registers that there are not.
 func rotatesWholeItems(s spec.Spec, kind spec.Kind) bool {
 	m := s.Model
-	return kind == spec.Prefill && !s.RotatesKeys() && s.Rope.RotaryDim > 0 && m.HeadDim > ownDims && m.HeadDim <= 128 && m.VHeadDim <= 128 &&
+	return kind == spec.Prefill && !s.RotatesKeys() && s.Rope.RotaryDim > 0 && m.HeadDim > ownDims &&
 		m.Group() <= 8 && s.Masks.SoftCap == 0 && !manyCopies(s)
+}
+
+// GivesQueriesEarly reports plans of which each warpgroup gives an item's queries back as soon as it has its last weights: where
+// there is room for those of one item, the next ones come there under its last outputs.
+func (p Plan) GivesQueriesEarly(s spec.Spec) bool {
+	return p.RotatesApart() && !p.AlignsQueries && !s.RotatesKeys() && p.Queries == 1
 }
 
 // canRotateAhead reports where raw keys may be rotated ahead of a kernel that many rows make

@@ -58,13 +58,16 @@ func sharedBytes(s spec.Spec, p Plan) int {
 			keyBarriers, rotation = barriers+p.Cluster*barrier, highTermBytes(s, p.BlockKeys())
 		}
 		queryBarriers := p.Queries * barriers
-		if p.AlignsQueries { // struct RunRotation, and barriers for each warpgroup's rows
-			const unit, block, warpgroupRows = 16, 8 * 8 * elementBytes, 64
+		if p.AlignsQueries { // struct RunRotation
+			const unit, block = 16, 8 * 8 * elementBytes
 			if AlignsPairs(s) {
 				rotation = m.HeadDim * elementBytes // a cosine and a sine of each pair
 			} else {
 				rotation = (2*m.HeadDim/unit + 1) * block
 			}
+		}
+		if p.AlignsQueries || p.GivesQueriesEarly(s) { // barriers for each warpgroup's rows
+			const warpgroupRows = 64
 			queryBarriers *= p.BlockRows() / warpgroupRows
 		}
 		rings := works + queryBarriers + roundUp(keyStages*(keyTileBytes+note)+lastPosition, 8) + keyStages*keyBarriers + p.Stages*barriers

@@ -76,6 +76,14 @@ func TestMutationsSM90AreFound(t *testing.T) {
 		t.Parallel()
 		mustBeFound(t, 5, mutationsOwn, own)
 	})
+	t.Run("early queries", func(t *testing.T) {
+		t.Parallel()
+		s := emulated(t, early)
+		if p, err := plan.Choose(s, spec.Prefill, "sm_90a"); err != nil || !p.GivesQueriesEarly(s) {
+			t.Fatalf("gives queries early: %v, %v", p.GivesQueriesEarly(s), err)
+		}
+		mustBeFound(t, 6, mutationsEarly, early)
+	})
 	t.Run("clusters", func(t *testing.T) {
 		t.Parallel()
 		mustBeFound(t, 3, mutationsClusters, clusters)

@@ -319,6 +319,22 @@ func own(s *spec.Spec) {
 	s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 192, Keys: 128, Stages: 2, Warps: 16}}
 }
 
+// Those of prefill that gives its queries back early.
+var mutationsEarly = []mutation{
+	{"the first half's queries for both", spec.Prefill, spec.Segment, "thread, part * part_rows);", "thread, 0);", false},
+	{"both halves published as one", spec.Prefill, spec.Segment, "&shared.query_full[query.stage][part]));\n      }", "&shared.query_full[query.stage][0]));\n      }", false},
+	{"an item's queries kept", spec.Prefill, spec.Segment, "if (gives_queries_early && !next.exists()) free_query();", remove, false},
+	{"a lane's own block for the other's", spec.Prefill, spec.Segment, "odd ? even_block : odd_block", "odd ? odd_block : even_block", false},
+	{"every row's results by those of rows that do not exist", spec.Prefill, spec.Segment, "if (exists) *reinterpret_cast<uint2*>", "*reinterpret_cast<uint2*>", false},
+}
+
+// early is a spec for them.
+func early(s *spec.Spec) {
+	sm90(s)
+	s.Model.HeadDim, s.Model.VHeadDim = 256, 256
+	s.Rope = rotaryOf(256)
+}
+
 // Those of two blocks that share an item.
 var mutationsClusters = []mutation{
 	{"both blocks' rows of the first tokens", spec.Extend, spec.Segment, "return {first, left < most ? left : most};", "return {0, left < most ? left : most};", false},

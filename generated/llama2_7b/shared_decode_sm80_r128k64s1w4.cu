@@ -1457,12 +1457,8 @@ struct RowEnds {
   float factor[MTiles][2], lse[MTiles][2];
 };
 
-// Writes one warp's rows by way of its own rows of the query tile; fp32 rows of partial results in two halves, for
-// which there is room. Rows that do not exist have any ends.
-template <class Config, int MTiles, class Tile>
-__device__ __forceinline__ void store_rows(const WarpRows<MTiles>& rows, const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends, int lane, Tile& tile) {
-  constexpr int dim = Config::v_head_dim, blocks = dim / 8;
-  lane &= 31;  // see warp_rows
+template <int MTiles>
+__device__ __forceinline__ void store_log_sum_exps(const WarpRows<MTiles>& rows, const RowEnds<MTiles>& ends, int lane) {
   constexpr int eights = 2 * MTiles;  // of rows: a lane has a row of every four of them
 #pragma unroll
   for (int first = 0; first < eights; first += 4) {
@@ -1475,6 +1471,15 @@ __device__ __forceinline__ void store_rows(const WarpRows<MTiles>& rows, const A
     float* const to = rows.of_lane[first / 4].lse;
     if (to != nullptr) *to = stored_log_sum_exp(rows.final, lse);
   }
+}
+
+// Writes one warp's rows by way of its own rows of the query tile; fp32 rows of partial results in two halves, for
+// which there is room. Rows that do not exist have any ends.
+template <class Config, int MTiles, class Tile>
+__device__ __forceinline__ void store_rows(const WarpRows<MTiles>& rows, const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends, int lane, Tile& tile) {
+  constexpr int dim = Config::v_head_dim, blocks = dim / 8;
+  lane &= 31;  // see warp_rows
+  store_log_sum_exps(rows, ends, lane);
   if (rows.final) {
     store_staged<Config, blocks>(rows, 0, output, ends.factor, 0, lane, tile, [&](int row, int below, int n, float x, float y) {
       *reinterpret_cast<uint32_t*>(tile.bytes + byte_below<Tile, 8>(row, below, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y);

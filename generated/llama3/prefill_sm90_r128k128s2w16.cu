@@ -2152,6 +2152,11 @@ constexpr bool rotates_apart = Config::rotators == 4;
 template <class Config>
 constexpr bool rotates_own = Config::rotators == 0;
 
+// Whether each warpgroup gives an item's queries back as soon as it has its last weights, and stores results from registers: where
+// there is one place for queries, the next item's are rotated in it under the last outputs. (Where there are two, it takes 1 percent
+// longer to store so.)
+constexpr bool gives_queries_early = false;
+
 // How many warps bring an item's queries near ahead of their rotation, which waits for them: those beside the copiers that would
 // have nothing to do. (Where raw keys or aligned queries are rotated it was not tried.)
 template <class Config>
@@ -2212,12 +2217,12 @@ struct AttendSm90Shared {
   static constexpr int copiers = Config::rotators == 3 ? 1 : 2;
   using Works = WorkRing<Config::rows / 16 + Config::rotators + query_prefetchers<Config> + copiers - 1 + exchanges_keys<Config>>;  // all warps with work but the finder
 
-  // Queries are published as they come, and their places as they are free: of aligned ones a
+  // Queries are published as they come, and their places as they are free: of aligned ones, and of those that are given back early, a
   // warpgroup's rows at a time.
-  static constexpr int query_parts = 1;
+  static constexpr int query_parts = gives_queries_early ? Config::rows / 64 : 1;
   __device__ static __forceinline__ int query_part(int row) { return query_parts == 1 ? 0 : row / 64; }
 
-  // Queries rotated for one run each; the last of an item is also where its outputs
+  // Queries rotated for one run each; unless they are given back early, the last of an item is also where its outputs
   // are gathered.
   ColumnTile<Config::rows, Config::head_dim> query[Config::queries];
   ColumnTile<Config::keys, Config::head_dim> key[Config::key_stages];
@@ -2315,9 +2320,13 @@ namespace kgen {
 template <class Config>
 constexpr int rotator_threads = 32 * Config::rotators;
 
-// Of queries, a rotator takes as many heads at a time as it has registers for.
+// Of queries, a rotator takes as many heads at a time as it has registers for, and keeps their angles where it has any for these: beside
+// outputs of 256 dimensions a warpgroup of rotators has 72.
 template <class Config>
-constexpr int rotated_heads = Config::v_head_dim > 128 || rotates_apart<Config> && Config::group > 4 ? 2 : 4;
+constexpr int rotated_heads = Config::v_head_dim > 128 ? (rotates_apart<Config> && Config::rotary_dim == Config::head_dim ? 4 : 2)
+                                                       : rotates_apart<Config> && Config::group > 4 ? 2 : 4;
+template <class Config>
+constexpr bool rotators_keep_angles = !rotates_apart<Config> || Config::v_head_dim <= 128;
 
 // Publishes each item's queries, once for each run that needs a rotation of its own.
 // The first of all are the consumers' own work.
@@ -2325,6 +2334,9 @@ template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
   ptx::wait_for_previous_kernel();
   RingPlace<Config::queries> query;
+  constexpr int parts = AttendSm90Shared<Config>::query_parts, part_rows = Config::rows / parts;
+  using Tile = ColumnTile<Config::rows, Config::head_dim>;
+  auto target = [&](int stage) { return QueryTile<Config, Tile, rotators_keep_angles<Config>>{shared.query[stage]}; };
   WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
   bool first = true;
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
@@ -2332,14 +2344,17 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
     for (;;) {
-      ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][0]), query.parity ^ 1);
-      if (!first && tile.exists()) {
-        rotate_query<Config, rotator_threads<Config>, rotated_heads<Config>>(rows, pointer<float>(params.rope), rotation_base(tile),
-                                                                             query_factor<Config>(params), thread, shared.query[query.stage]);
-        ptx::fence_async_shared();
+#pragma unroll 1
+      for (int part = 0; part < parts; ++part) {
+        ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][part]), query.parity ^ 1);
+        if (!first && tile.exists()) {
+          rotate_query_to<Config, rotator_threads<Config>, rotated_heads<Config>, part_rows>(target(query.stage), rows, pointer<float>(params.rope), rotation_base(tile),
+                                                                                             query_factor<Config>(params), thread, part * part_rows);
+          ptx::fence_async_shared();
+        }
+        ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage][part]));
       }
       first = false;
-      ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage][0]));
       query.advance();
       if (!tile.exists()) break;  // an item without keys: a place for its outputs
       tile = next_rotation(params, tile, item.run_end);
@@ -2489,12 +2504,8 @@ struct RowEnds {
   float factor[MTiles][2], lse[MTiles][2];
 };
 
-// Writes one warp's rows by way of its own rows of the query tile; fp32 rows of partial results in two halves, for
-// which there is room. Rows that do not exist have any ends.
-template <class Config, int MTiles, class Tile>
-__device__ __forceinline__ void store_rows(const WarpRows<MTiles>& rows, const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends, int lane, Tile& tile) {
-  constexpr int dim = Config::v_head_dim, blocks = dim / 8;
-  lane &= 31;  // see warp_rows
+template <int MTiles>
+__device__ __forceinline__ void store_log_sum_exps(const WarpRows<MTiles>& rows, const RowEnds<MTiles>& ends, int lane) {
   constexpr int eights = 2 * MTiles;  // of rows: a lane has a row of every four of them
 #pragma unroll
   for (int first = 0; first < eights; first += 4) {
@@ -2507,6 +2518,15 @@ __device__ __forceinline__ void store_rows(const WarpRows<MTiles>& rows, const A
     float* const to = rows.of_lane[first / 4].lse;
     if (to != nullptr) *to = stored_log_sum_exp(rows.final, lse);
   }
+}
+
+// Writes one warp's rows by way of its own rows of the query tile; fp32 rows of partial results in two halves, for
+// which there is room. Rows that do not exist have any ends.
+template <class Config, int MTiles, class Tile>
+__device__ __forceinline__ void store_rows(const WarpRows<MTiles>& rows, const Accumulator<MTiles, Config::v_head_dim>& output, const RowEnds<MTiles>& ends, int lane, Tile& tile) {
+  constexpr int dim = Config::v_head_dim, blocks = dim / 8;
+  lane &= 31;  // see warp_rows
+  store_log_sum_exps(rows, ends, lane);
   if (rows.final) {
     store_staged<Config, blocks>(rows, 0, output, ends.factor, 0, lane, tile, [&](int row, int below, int n, float x, float y) {
       *reinterpret_cast<uint32_t*>(tile.bytes + byte_below<Tile, 8>(row, below, n) + 4 * (lane % 4)) = ptx::pack<typename Config::Element>(x, y);
@@ -2789,9 +2809,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       wait_for_query();
     };
     // One place for queries is given back as soon as the last tile for these has its weights: the
-    // next ones come under the other warpgroup's products.
+    // next ones come under the other warpgroup's products. An item's last ones are, unless its outputs are gathered there.
     auto give_query_for = [&](const TileNote& next) {
       if (Config::queries == 1 && next.begins_rotation()) free_query();
+      if (gives_queries_early && !next.exists()) free_query();
     };
     // Warpgroups take turns with the matrix units: then the softmax of one is under the
     // products of the others, and no scores wait for half of another's. A turn is passed by
@@ -3016,7 +3037,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     release(shared.key_free[key.stage]);  // of the tile that does not exist
     key.advance();
 
-    if (!tile.exists()) wait_for_query();
+    if (!tile.exists()) {
+      wait_for_query();
+      if (gives_queries_early) free_query();
+    }
     if (folded) {
       ends = fold_rows<Config>(params, in_memory, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
     } else if constexpr (!ends_under_products) {

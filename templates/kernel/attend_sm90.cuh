@@ -12,6 +12,9 @@
 #include "../tile/attend_copiers.cuh"
 #include "../tile/attend_rotators.cuh"
 #include "../tile/fold_rows.cuh"
+#if KGEN_EARLY_QUERIES
+#include "../tile/store_directly.cuh"
+#endif
 #include "../tile/warpgroup.cuh"
 
 namespace kgen {
@@ -103,9 +106,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       wait_for_query();
     };
     // One place for queries is given back as soon as the last tile for these has its weights: the
-    // next ones come under the other warpgroup's products.
+    // next ones come under the other warpgroup's products. An item's last ones are, unless its outputs are gathered there.
     auto give_query_for = [&](const TileNote& next) {
       if (Config::queries == 1 && next.begins_rotation()) free_query();
+      if (gives_queries_early && !next.exists()) free_query();
     };
     // Warpgroups take turns with the matrix units: then the softmax of one is under the
     // products of the others, and no scores wait for half of another's. A turn is passed by
@@ -346,16 +350,23 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     release(shared.key_free[key.stage]);  // of the tile that does not exist
     key.advance();
 
-    if (!tile.exists()) wait_for_query();
+    if (!tile.exists()) {
+      wait_for_query();
+      if (gives_queries_early) free_query();
+    }
     if (folded) {
       ends = fold_rows<Config>(params, in_memory, ptx::here(kv_head), part, output, softmax, score_exponent<Config>(params), ptx::here(first_row()), ptx::here(lane));
     } else if constexpr (!ends_under_products) {
       find_ends();
     }
     if constexpr (!ends_under_products) find_rows();
+#if KGEN_EARLY_QUERIES
+    store_rows_directly<Config>(rows, output, ends, where_dear(lane));
+#else
     // The warp's last reads of its own query rows are behind it; no other warp reads them.
     store_rows<Config, 1>(rows, output, ends, where_dear(lane), shared.query[query.stage]);
     free_query();
+#endif
     query.advance();
   }
   if (warpgroups > 1 && warpgroup == 0) ptx::named_barrier_sync(2, 256);  // what the one before passed last

@@ -7,9 +7,17 @@ namespace kgen {
 template <class Config>
 constexpr int rotator_threads = 32 * Config::rotators;
 
-// Of queries, a rotator takes as many heads at a time as it has registers for.
+// Of queries, a rotator takes as many heads at a time as it has registers for, and keeps their angles where it has any for these: beside
+// outputs of 256 dimensions a warpgroup of rotators has 72.
 template <class Config>
+#if KGEN_INTERLEAVED
 constexpr int rotated_heads = Config::v_head_dim > 128 || rotates_apart<Config> && Config::group > 4 ? 2 : 4;
+#else
+constexpr int rotated_heads = Config::v_head_dim > 128 ? (rotates_apart<Config> && Config::rotary_dim == Config::head_dim ? 4 : 2)
+                                                       : rotates_apart<Config> && Config::group > 4 ? 2 : 4;
+#endif
+template <class Config>
+constexpr bool rotators_keep_angles = !rotates_apart<Config> || Config::v_head_dim <= 128;
 
 #if KGEN_ALIGNED_QUERIES
 template <class Config, int Threads>
@@ -135,6 +143,9 @@ template <class Config>
 __device__ __forceinline__ void rotate_queries(const AttendParams& params, AttendSm90Shared<Config>& shared, int thread) {
   ptx::wait_for_previous_kernel();
   RingPlace<Config::queries> query;
+  constexpr int parts = AttendSm90Shared<Config>::query_parts, part_rows = Config::rows / parts;
+  using Tile = ColumnTile<Config::rows, Config::head_dim>;
+  auto target = [&](int stage) { return QueryTile<Config, Tile, rotators_keep_angles<Config>>{shared.query[stage]}; };
   WorkList<typename AttendSm90Shared<Config>::Works, false> works = {shared.works, thread % 32};
   bool first = true;
   for (Work work = first_work(params); work.exists(); work = works.next(params)) {
@@ -142,14 +153,17 @@ __device__ __forceinline__ void rotate_queries(const AttendParams& params, Atten
     const QueryRows<Config> rows = query_rows<Config>(params, item, work.kv_head);
     KeyTile tile = first_tile(params, item.run_begin, item.run_end);
     for (;;) {
-      ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][0]), query.parity ^ 1);
-      if (!first && tile.exists()) {
-        rotate_query<Config, rotator_threads<Config>, rotated_heads<Config>>(rows, pointer<float>(params.rope), rotation_base(tile),
-                                                                             query_factor<Config>(params), thread, shared.query[query.stage]);
-        ptx::fence_async_shared();
+#pragma unroll 1
+      for (int part = 0; part < parts; ++part) {
+        ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][part]), query.parity ^ 1);
+        if (!first && tile.exists()) {
+          rotate_query_to<Config, rotator_threads<Config>, rotated_heads<Config>, part_rows>(target(query.stage), rows, pointer<float>(params.rope), rotation_base(tile),
+                                                                                             query_factor<Config>(params), thread, part * part_rows);
+          ptx::fence_async_shared();
+        }
+        ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage][part]));
       }
       first = false;
-      ptx::barrier_arrive(ptx::shared_address(&shared.query_full[query.stage][0]));
       query.advance();
       if (!tile.exists()) break;  // an item without keys: a place for its outputs
       tile = next_rotation(params, tile, item.run_end);

@@ -23,6 +23,15 @@ constexpr bool rotates_apart = Config::rotators == 4;
 template <class Config>
 constexpr bool rotates_own = Config::rotators == 0;
 
+// Whether each warpgroup gives an item's queries back as soon as it has its last weights, and stores results from registers: where
+// there is one place for queries, the next item's are rotated in it under the last outputs. (Where there are two, it takes 1 percent
+// longer to store so.)
+#if KGEN_EARLY_QUERIES
+constexpr bool gives_queries_early = true;
+#else
+constexpr bool gives_queries_early = false;
+#endif
+
 // How many warps bring an item's queries near ahead of their rotation, which waits for them: those beside the copiers that would
 // have nothing to do. (Where raw keys or aligned queries are rotated it was not tried.)
 template <class Config>
@@ -99,16 +108,16 @@ struct AttendSm90Shared {
   static constexpr int copiers = Config::rotators == 3 ? 1 : 2;
   using Works = WorkRing<Config::rows / 16 + Config::rotators + query_prefetchers<Config> + copiers - 1 + exchanges_keys<Config>>;  // all warps with work but the finder
 
-  // Queries are published as they come, and their places as they are free: of aligned ones a
+  // Queries are published as they come, and their places as they are free: of aligned ones, and of those that are given back early, a
   // warpgroup's rows at a time.
 #if KGEN_ALIGNED_QUERIES
   static constexpr int query_parts = Config::rows / 64;
 #else
-  static constexpr int query_parts = 1;
+  static constexpr int query_parts = gives_queries_early ? Config::rows / 64 : 1;
 #endif
   __device__ static __forceinline__ int query_part(int row) { return query_parts == 1 ? 0 : row / 64; }
 
-  // Queries rotated for one run each; the last of an item is also where its outputs
+  // Queries rotated for one run each; unless they are given back early, the last of an item is also where its outputs
   // are gathered.
   ColumnTile<Config::rows, Config::head_dim> query[Config::queries];
   ColumnTile<Config::keys, Config::head_dim> key[Config::key_stages];
