@@ -68,7 +68,7 @@ func canRotateApart(s spec.Spec, kind spec.Kind) bool {
 // registers that there are not.
 func rotatesWholeItems(s spec.Spec, kind spec.Kind) bool {
 	m := s.Model
-	return kind == spec.Prefill && !s.RotatesKeys() && s.Rope.RotaryDim > 0 && m.HeadDim > ownDims &&
+	return kind == spec.Prefill && !s.RotatesKeys() && s.Rope.RotaryDim > 0 &&
 		m.Group() <= 8 && s.Masks.SoftCap == 0 && !manyCopies(s)
 }
 

@@ -21,7 +21,6 @@
 //	prefill     prefill_sm90_r256k128s2w16.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
-//	extend      extend_sm90_r64k64s2w8.cu
 //	extend      extend_sm90_r128k64s3w12.cu
 //	extend      extend_sm90_r256k64s4w16.cu
 //	extend      extend_sm90_r256k128s2w16.cu
@@ -54,7 +53,6 @@ import (
 //go:embed prefill_sm90_r256k128s2w16.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
-//go:embed extend_sm90_r64k64s2w8.cu
 //go:embed extend_sm90_r128k64s3w12.cu
 //go:embed extend_sm90_r256k64s4w16.cu
 //go:embed extend_sm90_r256k128s2w16.cu
@@ -220,21 +218,6 @@ func Bundle() kernel.Bundle {
 				SharedBytes: 230400,
 				Folds:       true,
 				Source:      read("extend_sm90_r128k128s2w12.cu"),
-			},
-			{
-				Kind:        abi.KindExtend,
-				Entry:       "kgen_llama3_extend_sm90_r64k64s2w8",
-				File:        "extend_sm90_r64k64s2w8.cu",
-				Family:      "sm90",
-				Targets:     []string{"sm_90a"},
-				Tuned:       []string{"sm_90a"},
-				Rows:        64,
-				Keys:        64,
-				Stages:      2,
-				Warps:       8,
-				SharedBytes: 115712,
-				Folds:       true,
-				Source:      read("extend_sm90_r64k64s2w8.cu"),
 			},
 			{
 				Kind:        abi.KindExtend,
@@ -415,10 +398,10 @@ func Bundle() kernel.Bundle {
 		Tuned: []kernel.Tuned{
 			{Device: "NVIDIA H100 80GB HBM3", Rules: []kernel.Rule{
 				{Kind: abi.KindPrefill, Query: 128, Entry: "kgen_llama3_prefill_sm90_r128k64s2w16"},
-				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w16"},
-				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r64k64s2w8"},
+				{Kind: abi.KindPrefill, Keys: 2048, Entry: "kgen_llama3_prefill_sm90_r256k128s2w16"},
+				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 32, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k64s3w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Fill: 50, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r128k64s3w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 65536, Entry: "kgen_llama3_extend_sm90_r256k64s4w16"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
@@ -426,9 +409,8 @@ func Bundle() kernel.Bundle {
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 			}},
 			{Device: "NVIDIA H200", Rules: []kernel.Rule{
-				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm90_r128k64s2w16"},
-				{Kind: abi.KindPrefill, Keys: 2048, Entry: "kgen_llama3_prefill_sm90_r128k128s2w16"},
-				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w16"},
+				{Kind: abi.KindPrefill, Query: 128, Entry: "kgen_llama3_prefill_sm90_r128k64s2w16"},
+				{Kind: abi.KindPrefill, Keys: 2048, Entry: "kgen_llama3_prefill_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 32, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Fill: 100, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},

@@ -605,6 +605,9 @@ struct QueryTile {
   }
 };
 
+// The most that `of` are a whole number of times, up to `most`.
+__device__ constexpr int even_share(int of, int most) { return of % most == 0 ? most : even_share(of, most - 1); }
+
 // Rotates Rows of the tile's queries for runs of the given base, times a factor, and hands them to the target, a QueryTile or
 // AlignedQueries; rows that do not exist become those of the item's first token. A thread
 // takes one unit of one token, for all heads, which share the angles; or, of a target that does not keep
@@ -616,7 +619,7 @@ __device__ __forceinline__ void rotate_query_to(const Target& target, const Quer
   constexpr bool whole_tokens = Rows % group == 0;
   // Of a part of the tile that is not whole tokens, the first may be another part's too.
   constexpr int tokens = (Rows - 1) / group + (whole_tokens || Rows == Config::rows ? 1 : 2);
-  constexpr int heads_at_a_time = group % HeadsAtATime == 0 ? HeadsAtATime : 1;
+  constexpr int heads_at_a_time = even_share(group, HeadsAtATime);
   constexpr int shares = Target::keeps_angles ? 1 : group / heads_at_a_time, heads = group / shares;  // of a token's heads
   for (int i = thread; i < tokens * Units::count * shares; i += Threads) {
     const int token = first_row / group + i / Units::count / shares, unit = i % Units::count, first_of_all = i / Units::count % shares * heads;

@@ -13,7 +13,7 @@ template <class Config>
 #if KGEN_INTERLEAVED
 constexpr int rotated_heads = Config::v_head_dim > 128 || rotates_apart<Config> && Config::group > 4 ? 2 : 4;
 #else
-constexpr int rotated_heads = Config::v_head_dim > 128 ? (rotates_apart<Config> && Config::rotary_dim == Config::head_dim ? 4 : 2)
+constexpr int rotated_heads = Config::v_head_dim > 128 ? (rotates_apart<Config> && Config::rotary_dim == Config::head_dim && Config::group % 4 == 0 ? 4 : 2)
                                                        : rotates_apart<Config> && Config::group > 4 ? 2 : 4;
 #endif
 template <class Config>
@@ -49,7 +49,8 @@ __device__ __forceinline__ void rotate_queries_and_keys(const AttendParams& para
     ptx::barrier_wait(ptx::shared_address(&shared.query_free[query.stage][0]), query.parity ^ 1);
     if (!first && tile.exists()) {
       // The thread's place is found anew: kept from item to item it would be spilled.
-      rotate_query<Config, rotator_threads<Config>, 4>(query_rows<Config>(params, pointer<Item>(params.items)[work.item], work.kv_head), rope,
+      constexpr int heads = Config::group % 4 == 0 ? 4 : 1;  // two or three spill
+      rotate_query<Config, rotator_threads<Config>, heads>(query_rows<Config>(params, pointer<Item>(params.items)[work.item], work.kv_head), rope,
                                                        rotation_base(tile), query_factor<Config>(params), ptx::here(ptx::thread_index()) - (Config::threads - rotator_threads<Config>), shared.query[query.stage]);
       ptx::fence_async_shared();
     }
