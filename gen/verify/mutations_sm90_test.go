@@ -264,6 +264,7 @@ var mutationsAlignedPairs = []mutation{
 // alignedPairs is a spec for them.
 func alignedPairs(s *spec.Spec) {
 	sm90(s)
+	s.Model.QueryHeads = 5 * s.Model.KVHeads // more than a thread aligns at a time
 	s.Model.HeadDim, s.Model.VHeadDim = 256, 256
 	s.Rope = rotaryOf(96)
 	s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 128, Keys: 64, Stages: 2, Warps: 16}}
