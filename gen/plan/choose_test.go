@@ -166,6 +166,7 @@ func TestChoosePrefill(t *testing.T) {
 		{dim128 + "masks: {soft_cap: 30}\n", "sm90_r128k64s2w12", 2},
 		{dim128 + "cache: {layout: hnd, page_size: 8}\n", "sm90_r128k128s2w12", 2},
 		{"model: {query_heads: 32, kv_heads: 8, head_dim: 64}\n", "sm90_r192k128s3w16", 0},
+		{"model: {query_heads: 32, kv_heads: 8, head_dim: 64}\ntiles: {prefill: {rows: 128, keys: 64, stages: 4, warps: 16}}\n", "sm90_r128k64s4w16", 4},
 		{"model: {query_heads: 32, kv_heads: 8, head_dim: 256}\n", "sm90_r128k64s2w16", 4},
 	} {
 		p, err := plan.Choose(wide(t, c.more), spec.Prefill, "sm_90a")

@@ -271,8 +271,8 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 		work += beside
 		// A thread has sixteen dimensions of a token's heads at a time, and some have none at the end.
 		threads, shares := 32*p.Rotators, ((p.BlockRows()-1)/m.Group()+1)*m.HeadDim/16
-		dims := ceil(shares, threads) * threads * 16 * m.Group()
-		e.Rotation += seconds(float64(dims) * queryRotation * nanosecond / float64(p.Rotators) * onSM)
+		rotated := ceil(shares, threads) * threads * 16 * m.Group()
+		e.Rotation += seconds(float64(rotated) * queryRotation * nanosecond / float64(p.Rotators) * onSM)
 	}
 
 	// The slowest of these sets the pace; the others show where little is in flight.

@@ -68,8 +68,7 @@ func canRotateApart(s spec.Spec, kind spec.Kind) bool {
 // registers that there are not.
 func rotatesWholeItems(s spec.Spec, kind spec.Kind) bool {
 	m := s.Model
-	return kind == spec.Prefill && !s.RotatesKeys() && s.Rope.RotaryDim > 0 &&
-		m.Group() <= 8 && s.Masks.SoftCap == 0 && !manyCopies(s)
+	return kind == spec.Prefill && !s.RotatesKeys() && s.Rope.RotaryDim > 0 && m.Group() <= 8 && s.Masks.SoftCap == 0 && !manyCopies(s)
 }
 
 // GivesQueriesEarly reports plans of which each warpgroup gives an item's queries back as soon as it has its last weights: where

@@ -18,7 +18,7 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		// before: by a warpgroup it takes a third less for prompts of up to 512 tokens.
 		small := spec.Tile{Rows: 64, Keys: 64, Stages: 2, Warps: 8}
 		if canAlign(s, kind) {
-			return []spec.Tile{{Rows: apartRows, Keys: 64, Stages: 2, Warps: attendWarps(apartRows) + apartWarps}, small}
+			return []spec.Tile{apartTile(64), small}
 		}
 		heads := 8
 		if s.Masks.Window > 0 && m.VHeadDim > 128 {
@@ -28,7 +28,7 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		}
 		var tiles []spec.Tile
 		if rotatesWholeItems(s, kind) {
-			tiles = append(tiles, spec.Tile{Rows: apartRows, Keys: 64, Stages: 2, Warps: attendWarps(apartRows) + apartWarps})
+			tiles = append(tiles, apartTile(64))
 		}
 		if kind != spec.SharedDecode && !s.RotatesKeys() && s.Masks.SoftCap == 0 && m.Group() <= heads {
 			tiles = append(tiles, spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 12})
@@ -64,7 +64,7 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 			if manyCopies(s) {
 				keys = 64
 			}
-			return append([]spec.Tile{{Rows: apartRows, Keys: keys, Stages: 2, Warps: attendWarps(apartRows) + apartWarps}}, tiles...)
+			return append([]spec.Tile{apartTile(keys)}, tiles...)
 		}
 		return tiles
 	case family == SM90 && kind == spec.Decode:
@@ -128,6 +128,11 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		}
 	}
 	return nil
+}
+
+// apartTile is one of so many keys for which a warpgroup of its own rotates.
+func apartTile(keys int) spec.Tile {
+	return spec.Tile{Rows: apartRows, Keys: keys, Stages: 2, Warps: attendWarps(apartRows) + apartWarps}
 }
 
 // shortWindow reports windows that leave an item little more than a tile of keys.

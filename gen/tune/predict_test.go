@@ -160,8 +160,15 @@ func foretold(t *testing.T, lines string) []plan.Rule {
 }
 
 // Where nobody has measured it, small gains are not believed. With head dim 64 short prompts gain much from queries that a warpgroup
-// rotates.
+// rotates, where that was measured: with one and four query heads of a KV head.
 func TestPredictOtherHeadDims(t *testing.T) {
+	for _, heads := range []string{"16", "24", "40", "48", "56", "64"} {
+		for _, rule := range foretold(t, "model: {query_heads: "+heads+", kv_heads: 8, head_dim: 64}\n") {
+			if rule.Kind == spec.Prefill {
+				t.Errorf("%s query heads: %+v", heads, rule)
+			}
+		}
+	}
 	want := []plan.Rule{{Kind: spec.Prefill, Query: 128, Layout: setting(t, "sm90_r128k64s4w16").Layout}}
 	if diff := cmp.Diff(want, foretold(t, "model: {query_heads: 32, kv_heads: 8, head_dim: 64}\n")); diff != "" {
 		t.Error(diff)
