@@ -24,11 +24,7 @@ func spaceOf(s spec.Spec, kind spec.Kind, family Family) space {
 		h := sm90DecodeHelpers(s)
 		return space{rows: []int{decodeRows(s.Model)}, keys: []int{32, 64, 128}, stages: []int{2, 3, 4, 5, 6, 8, 10}, warps: []int{h + 1, h + 2, h + 3, h + 4, h + 5, h + 6, h + 8}, blocks: []int{1, 2}}
 	case family == SM90:
-		keys := []int{64, 128}
-		if s.Masks.SoftCap > 0 {
-			keys = []int{64}
-		}
-		return space{rows: []int{64, 128, 192, 256}, keys: keys, stages: []int{2, 3, 4}, warps: []int{8, 12, 16}, blocks: []int{1}}
+		return space{rows: []int{64, 128, 192, 256}, keys: []int{64, 128}, stages: []int{2, 3, 4}, warps: []int{8, 12, 16}, blocks: []int{1}}
 	case decode:
 		return space{rows: []int{decodeRows(s.Model)}, keys: []int{16, 32, 64}, stages: []int{1, 2, 3, 4}, warps: []int{2, 4, 8}, blocks: []int{1}}
 	}

@@ -80,7 +80,6 @@ func TestMakeRefuses(t *testing.T) {
 	fp16.Model.DType = spec.FP16
 	rawFP16 := spec.WithEncoding(fp16, spec.Raw)
 	values := wide(t, "model: {query_heads: 8, kv_heads: 4, head_dim: 128, v_head_dim: 64}\n")
-	capped := wide(t, "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {soft_cap: 30}\n")
 	windowed := wide(t, "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {window: 100}\ncache: {page_size: 8}\n")
 	longPages := s
 	longPages.Cache.PageSize = 64
@@ -123,12 +122,9 @@ func TestMakeRefuses(t *testing.T) {
 		{raw, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 14), Blocks: 1}, "warps", "12 for 128 rows, or 16 to rotate keys by a warpgroup, not 14"},
 		// Prefill's queries by a warpgroup: where it has registers, and there is something to rotate.
 		{windowed, spec.Prefill, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
-		{capped, spec.Prefill, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{unrotated, spec.Prefill, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{s, spec.Prefill, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 14), Blocks: 1}, "warps", "12 for 128 rows, or 16 to rotate queries by a warpgroup, not 14"},
 		{s, spec.SharedDecode, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
-		{capped, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 16), Blocks: 1}, "warps", "12 for 128 rows, not 16"},
-		{spec.WithEncoding(capped, spec.Raw), spec.Extend, "sm_90a", sixteen, "warps", "12 for 128 rows, not 16"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(64, 64, 2, 12), Blocks: 1}, "warps", "8 for 64 rows, not 12"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 64, 2, 14), Blocks: 1}, "warps", "12 for 128 rows, or 16 to align queries and rotate them by a warpgroup, not 14"},
 		{s, spec.Extend, "sm_90a", plan.Layout{Family: plan.SM90, Tile: tile(128, 128, 3, 16), Blocks: 1}, "stages", "bytes of shared memory"},

@@ -108,6 +108,9 @@ func chooseIn(s spec.Spec, kind spec.Kind, target spec.Target, family Family) (P
 		}
 		return Plan{}, s.ErrorAt(fmt.Sprintf("tiles.%s.%s", kind, why.Field), msg)
 	}
+	if i := slices.IndexFunc(fits, func(p Plan) bool { return roomToCap(s, p) }); i > 0 {
+		fits = fits[i:]
+	}
 	// With two blocks, one's softmax hides under the other's products. (An sm90
 	// block has warpgroups for that.)
 	for _, p := range fits {

@@ -28,9 +28,11 @@ func TestChooseHeadDim256(t *testing.T) {
 		seven  = "model: {query_heads: 14, kv_heads: 2, head_dim: 256}\n"
 		values = "model: {query_heads: 8, kv_heads: 4, head_dim: 256, v_head_dim: 128}\n"
 		capped = equal + "masks: {soft_cap: 50}\n"
-		window = equal + "masks: {window: 100}\n"
-		raw    = equal + "cache: {encoding: raw}\n"
-		many   = "model: {query_heads: 64, kv_heads: 1, head_dim: 256, v_head_dim: 64}\n"
+
+		cappedWindow = equal + "masks: {soft_cap: 50, window: 4096}\n"
+		window       = equal + "masks: {window: 100}\n"
+		raw          = equal + "cache: {encoding: raw}\n"
+		many         = "model: {query_heads: 64, kv_heads: 1, head_dim: 256, v_head_dim: 64}\n"
 	)
 	for _, c := range []struct {
 		more     string
@@ -49,7 +51,11 @@ func TestChooseHeadDim256(t *testing.T) {
 		{equal, spec.Decode, "sm_90a", "sm90_r16k32s4w6", ""},
 		{capped, spec.Extend, "sm_80", "sm80_r128k32s2w8", ""},
 		{capped, spec.Extend, "sm_86", "sm80_r64k32s2w4", ""},
-		{capped, spec.Extend, "sm_90a", "sm90_r64k64s2w8", ""},
+		{capped, spec.Extend, "sm_90a", "sm90_r128k64s2w16", ""},
+		{capped, spec.Prefill, "sm_90a", "sm90_r128k64s2w12", ""},
+		{capped, spec.SharedDecode, "sm_90a", "sm90_r64k64s2w8", ""},
+		{cappedWindow, spec.Extend, "sm_90a", "sm90_r128k64s2w12", ""},
+		{cappedWindow, spec.Prefill, "sm_90a", "sm90_r64k64s2w8", ""},
 		{window, spec.SharedDecode, "sm_80", "sm80_r128k32s2w8", ""},
 		{equal, spec.Prefill, "sm_90a", "sm90_r128k64s2w16", ""},
 		{raw, spec.Prefill, "sm_90a", "sm90_r64k64s2w8", ""},
@@ -111,7 +117,7 @@ func TestChooseRaw(t *testing.T) {
 		rotators int
 	}
 	apart, beside := want{"sm90_r128k128s2w16", 4}, want{"sm90_r128k128s2w12", 3}
-	few, short := want{"sm90_r64k64s2w8", 3}, want{"sm90_r128k64s2w12", 3}
+	few := want{"sm90_r64k64s2w8", 3}
 	for _, c := range []struct {
 		model                  string
 		extend, shared, decode want
@@ -126,7 +132,7 @@ func TestChooseRaw(t *testing.T) {
 		{"model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nrope: {type: default, theta: 10000, rotary_dim: 64}", apart, beside, want{"sm90_r16k64s4w12", 4}},
 		{"model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nrope: {type: default, theta: 10000, rotary_dim: 32}", beside, beside, want{"sm90_r16k64s4w12", 4}},
 		{"model: {query_heads: 32, kv_heads: 8, head_dim: 64}\nrope: {type: default, theta: 10000, rotary_dim: 16}", beside, beside, want{"sm90_r16k64s4w12", 4}},
-		{"masks: {soft_cap: 30}\nmodel: {query_heads: 8, kv_heads: 2, head_dim: 128}", short, short, want{"sm90_r16k64s4w12", 4}},
+		{"masks: {soft_cap: 30}\nmodel: {query_heads: 8, kv_heads: 2, head_dim: 128}", want{"sm90_r128k64s2w16", 4}, want{"sm90_r128k64s2w16", 4}, want{"sm90_r16k64s4w12", 4}},
 	} {
 		cache := "\ncache: {encoding: raw}\n"
 		if strings.Contains(c.model, "cache:") {
@@ -163,7 +169,8 @@ func TestChoosePrefill(t *testing.T) {
 		{"model: {query_heads: 72, kv_heads: 8, head_dim: 128}\n", "sm90_r128k128s2w12", 2},
 		{dim128 + "masks: {window: 100}\n", "sm90_r128k128s2w16", 4},
 		{dim128 + "masks: {window: 100}\ncache: {page_size: 8}\n", "sm90_r128k128s2w12", 2},
-		{dim128 + "masks: {soft_cap: 30}\n", "sm90_r128k64s2w12", 2},
+		{dim128 + "masks: {soft_cap: 30}\n", "sm90_r128k128s2w16", 4},
+		{"model: {query_heads: 32, kv_heads: 8, head_dim: 64}\nmasks: {soft_cap: 30}\n", "sm90_r128k128s2w16", 4},
 		{dim128 + "cache: {layout: hnd, page_size: 8}\n", "sm90_r128k128s2w12", 2},
 		{"model: {query_heads: 32, kv_heads: 8, head_dim: 64}\n", "sm90_r192k128s3w16", 0},
 		{"model: {query_heads: 32, kv_heads: 8, head_dim: 64}\ntiles: {prefill: {rows: 128, keys: 64, stages: 4, warps: 16}}\n", "sm90_r128k64s4w16", 4},
@@ -230,7 +237,7 @@ func TestChooseShortWindow(t *testing.T) {
 		{dim64, "sm90_r128k128s3w16", "sm90_r16k128s3w7"},
 		{dim64 + "masks: {window: 128}\n", "sm90_r128k64s3w12", "sm90_r16k32s4w8b2"},
 		{dim64 + "masks: {window: 128}\ncache: {encoding: raw}\n", "sm90_r128k128s2w16", "sm90_r16k64s4w12"},
-		{dim64 + "masks: {window: 128, soft_cap: 30}\n", "sm90_r128k64s2w12", "sm90_r16k128s3w7"},
+		{dim64 + "masks: {window: 128, soft_cap: 30}\n", "sm90_r128k64s3w12", "sm90_r16k128s3w7"},
 		{dim64 + "masks: {window: 128}\ntiles: {extend: {warps: 16}, decode: {keys: 64}}\n", "sm90_r128k64s3w16", "sm90_r16k64s4w8"},
 		{dim64 + "masks: {window: 512}\n", "sm90_r128k128s3w12", "sm90_r16k128s3w7"},
 		{dim64 + "masks: {window: 513}\n", "sm90_r128k128s3w16", "sm90_r16k128s3w7"},

@@ -15,7 +15,7 @@ import (
 // is worth it where an item has many runs.
 func canAlign(s spec.Spec, kind spec.Kind) bool {
 	return kind == spec.Extend && s.Cache.Encoding == spec.Segment && s.Rope.RotaryDim > 0 && s.Model.DType == spec.BF16 &&
-		s.Model.VHeadDim >= s.Model.HeadDim && s.Masks.SoftCap == 0
+		s.Model.VHeadDim >= s.Model.HeadDim
 }
 
 // ScalesQueries reports where family sm90 scales queries to exponents of 2 as it rotates them, so that the softmax
@@ -57,10 +57,9 @@ func rotationTakesFactor(s spec.Spec) bool {
 func AlignsPairs(s spec.Spec) bool { return s.Model.HeadDim > 128 }
 
 // canRotateApart reports the kinds of family sm90 that a warpgroup of its own can rotate for:
-// aligned queries, prefill's, or raw keys as fp16, which takes fewer registers. Beside it consumers have
-// none to cap scores with.
+// aligned queries, prefill's, or raw keys as fp16, which takes fewer registers.
 func canRotateApart(s spec.Spec, kind spec.Kind) bool {
-	return canAlign(s, kind) || rotatesWholeItems(s, kind) || manyRows(kind) && FP16Keys(s, SM90) && s.Masks.SoftCap == 0
+	return canAlign(s, kind) || rotatesWholeItems(s, kind) || manyRows(kind) && FP16Keys(s, SM90)
 }
 
 // rotatesWholeItems reports prefill whose queries a warpgroup of its own rotates: its items have few tiles and most of them one
@@ -68,7 +67,7 @@ func canRotateApart(s spec.Spec, kind spec.Kind) bool {
 // registers that there are not.
 func rotatesWholeItems(s spec.Spec, kind spec.Kind) bool {
 	m := s.Model
-	return kind == spec.Prefill && !s.RotatesKeys() && s.Rope.RotaryDim > 0 && m.Group() <= 8 && s.Masks.SoftCap == 0 && !manyCopies(s)
+	return kind == spec.Prefill && !s.RotatesKeys() && s.Rope.RotaryDim > 0 && m.Group() <= 8 && !manyCopies(s)
 }
 
 // GivesQueriesEarly reports plans of which each warpgroup gives an item's queries back as soon as it has its last weights: where

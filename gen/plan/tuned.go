@@ -33,7 +33,7 @@ func Alternatives(s spec.Spec, kind spec.Kind, target spec.Target) ([]Plan, erro
 	}
 	usual := all[0]
 	return slices.DeleteFunc(all, func(p Plan) bool {
-		return p.Family != usual.Family || accumulators(s.Model, p) > accumulators(s.Model, usual)
+		return p.Family != usual.Family || accumulators(s.Model, p) > accumulators(s.Model, usual) || !roomToCap(s, p)
 	}), nil
 }
 

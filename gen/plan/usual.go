@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/rope"
 )
 
 // usualTiles are a kind's tiles, the preferred one first; nil for kinds without tiles.
@@ -13,10 +14,14 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 	case family == SM90 && manyRows(kind) && m.HeadDim > 128:
 		// Of 128 rows there is room for one tile of queries, so that a further rotation waits for
 		// the use of the one before: it must be short, and that of aligned queries is. Otherwise
-		// too, but for shared decode's, twice the rows gain more. Capped scores and a window take
-		// registers, and so do the heads of a token. Prefill's queries are rotated under the item
+		// too, but for shared decode's, twice the rows gain more. A window takes
+		// registers, and so do the heads of a token (and capped scores: see roomToCap). Prefill's queries are rotated under the item
 		// before: by a warpgroup it takes a third less for prompts of up to 512 tokens.
 		small := spec.Tile{Rows: 64, Keys: 64, Stages: 2, Warps: 8}
+		beside := spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 12}
+		if canAlign(s, kind) && s.Masks.SoftCap > 0 {
+			return []spec.Tile{apartTile(64), beside, small}
+		}
 		if canAlign(s, kind) {
 			return []spec.Tile{apartTile(64), small}
 		}
@@ -30,22 +35,22 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 		if rotatesWholeItems(s, kind) {
 			tiles = append(tiles, apartTile(64))
 		}
-		if kind != spec.SharedDecode && !s.RotatesKeys() && s.Masks.SoftCap == 0 && m.Group() <= heads {
-			tiles = append(tiles, spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 12})
+		if kind != spec.SharedDecode && !s.RotatesKeys() && m.Group() <= heads {
+			tiles = append(tiles, beside)
 		}
 		return append(tiles, small)
 	case family == SM90 && manyRows(kind):
 		small := spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 12}
-		if s.Masks.SoftCap > 0 {
-			return []spec.Tile{small} // capping 128 keys' scores takes more registers than there are
-		}
 		tiles := []spec.Tile{{Rows: 128, Keys: 128, Stages: 2, Warps: 12}, small}
+		if s.Masks.SoftCap > 0 {
+			tiles = []spec.Tile{tiles[0], apartTile(64), small, {Rows: 64, Keys: 64, Stages: 2, Warps: 8}} // see roomToCap
+		}
 		if kind == spec.Extend && !s.RotatesKeys() && shortWindow(s) {
 			// What a tile of query tokens sees then ends early in its second tile of 128 keys: of 64 keys extend takes up to 22 percent
 			// less, and 1 more at most (H100, 2026-11-27, window 128, head dims 64 and 128).
 			return append([]spec.Tile{{Rows: 128, Keys: 64, Stages: 3, Warps: 12}, small}, tiles...)
 		}
-		if m.HeadDim == 64 && !s.RotatesKeys() {
+		if m.HeadDim == 64 && !s.RotatesKeys() && (kind != spec.Prefill || s.Masks.SoftCap == 0) {
 			if kind == spec.Prefill {
 				// Exponentials then take as long as products: two warpgroups do them while a third multiplies.
 				return append([]spec.Tile{{Rows: ownRows, Keys: ownKeys, Stages: 3, Warps: attendWarps(ownRows)}}, tiles...)
@@ -60,11 +65,10 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 			}
 		}
 		if rotatesWholeItems(s, kind) || kind != spec.SharedDecode && m.VHeadDim <= 128 && FP16Keys(s, family) && s.Rope.RotaryDim >= fewRotated {
-			keys := 128
 			if manyCopies(s) {
-				keys = 64
+				return append([]spec.Tile{apartTile(64)}, tiles...)
 			}
-			return append([]spec.Tile{apartTile(keys)}, tiles...)
+			return append([]spec.Tile{apartTile(128), apartTile(64)}, tiles...)
 		}
 		return tiles
 	case family == SM90 && kind == spec.Decode:
@@ -133,6 +137,31 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 // apartTile is one of so many keys for which a warpgroup of its own rotates.
 func apartTile(keys int) spec.Tile {
 	return spec.Tile{Rows: apartRows, Keys: keys, Stages: 2, Warps: attendWarps(apartRows) + apartWarps}
+}
+
+// usualCap is the highest cap of a published model, about: cap_scores of templates/tile/mask.cuh does more for higher ones.
+const usualCap = 64
+
+// roomToCap reports plans that leave registers to cap scores with, where a spec has that: the others of family sm90 spill 8 bytes and
+// more, of which raw keys of 256 dimensions have over 1000 (nvrtc 13.0.88).
+func roomToCap(s spec.Spec, p Plan) bool {
+	if s.Masks.SoftCap == 0 || p.Family != SM90 || !manyRows(p.Kind) || p.BlockRows() < apartRows {
+		return true
+	}
+	window, raw := s.Masks.Window > 0, p.Reads(s).RotatesKeys()
+	switch dim := s.Model.VHeadDim; {
+	case p.RotatesOwn() || dim > 128 && (raw || s.Masks.SoftCap > usualCap) || dim == 128 && raw && s.Masks.SoftCap > usualCap:
+		return false
+	case dim > 128 && p.RotatesApart():
+		return p.AlignsQueries && !window && s.Cache.PageSize > smallestPage
+	case dim > 128:
+		return !window || p.Kind == spec.Extend && p.Cluster == 1
+	case dim == 128 && raw:
+		return p.RotatesApart() && p.Keys == 64 && (p.Kind != spec.Prefill || s.Rope.Pairing == rope.Half)
+	case dim == 128 && p.Kind == spec.Extend:
+		return p.Keys == 64
+	}
+	return true
 }
 
 // shortWindow reports windows that leave an item little more than a tile of keys.

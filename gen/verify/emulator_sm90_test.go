@@ -220,6 +220,34 @@ func TestGeneratedKernelsClusters(t *testing.T) {
 	}
 }
 
+// Capped scores beside a warpgroup that rotates, and of two blocks that exchange raw keys.
+func TestGeneratedKernelsCapped(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		headDim  int
+		kind     spec.Kind
+		encoding spec.Encoding
+		tile     spec.Tile
+	}{
+		{64, spec.Prefill, spec.Segment, spec.Tile{Rows: 128, Keys: 128, Stages: 2, Warps: 16}},
+		{128, spec.Extend, spec.Segment, spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}},
+		{128, spec.Extend, spec.Raw, spec.Tile{Rows: 256, Keys: 64, Stages: 2, Warps: 16}},
+		{256, spec.Extend, spec.Segment, spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}},
+	} {
+		t.Run(fmt.Sprintf("%s %s, head dim %d", c.kind, c.encoding, c.headDim), func(t *testing.T) {
+			t.Parallel()
+			s := emulated(t, func(s *spec.Spec) {
+				s.Model.QueryHeads, s.Model.HeadDim, s.Model.VHeadDim = 4*s.Model.KVHeads, c.headDim, c.headDim
+				s.Rope = rotaryOf(c.headDim)
+				s.Masks = spec.Masks{Causal: true, SoftCap: 3}
+				s.Tiles = map[spec.Kind]spec.Tile{c.kind: c.tile}
+				s.Targets = []spec.Target{"sm_90a"}
+			})
+			verified(t, unoptimized(t, 8), s, Options{Kinds: []spec.Kind{c.kind}, Encodings: []spec.Encoding{c.encoding}, Cases: 3, Seed: 1})
+		})
+	}
+}
+
 // Sink tokens that fill whole tiles, of which members of shared decode see each their own.
 func TestGeneratedKernelsManySinks(t *testing.T) {
 	t.Parallel()

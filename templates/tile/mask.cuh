@@ -65,7 +65,8 @@ __device__ __forceinline__ bool needs_mask(const KeyTile& tile, int first_index,
 }
 
 #if KGEN_SOFT_CAP
-// cap * tanh(score * scale / cap), by tanh x = 1 - 2 / (exp(2x) + 1). That is off by what
+// cap * tanh(score * scale / cap), by tanh x = 1 - 2 / (exp(2x) + 1). (The quotient by an approximate reciprocal: a division takes
+// ten instructions more, and a call.) That is off by what
 // rounding a 1 costs, however small x is: of a cap, up to 2^-22. Under a large cap, scores are
 // hardly above that, so where x is small it is by tanh x = x - x^3 / 3 + 2 x^5 / 15.
 template <class Config, int MTiles, int Keys>
@@ -83,7 +84,7 @@ __device__ __forceinline__ void cap_scores(Accumulator<MTiles, Keys>& scores, fl
         float& score = scores.block[m][n][i];
         const float x = score * factor, square = x * x;
         const float e = ptx::exp2_approx(score * exponent);
-        score = Config::soft_cap - 2.f * Config::soft_cap / (e + 1.f);
+        score = ptx::multiply_add(-2.f * Config::soft_cap, ptx::reciprocal_approx(e + 1.f), Config::soft_cap);
         if (large && square < small * small) {
           score = Config::soft_cap * x * ptx::multiply_add(square, ptx::multiply_add(square, 2.f / 15.f, -1.f / 3.f), 1.f);
         }
