@@ -301,6 +301,17 @@ func alignedScaled(s *spec.Spec) {
 	s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 128, Keys: 64, Stages: 2, Warps: 16}}
 }
 
+// Mistakes that farScoresCase shows: of rows from whose first exponents something must be subtracted.
+var mutationsFar = []mutation{
+	{"first weights out of range", spec.Prefill, spec.Segment, "started = weigh_first_again(key.stage, next);", "{}", false},
+	{"first weights too small", spec.Prefill, spec.Segment, "softmax.least_weight <= sum && ", "", false},
+	{"first weights too large", spec.Prefill, spec.Segment, " && sum <= most_weight<Element>;", ";", false},
+	{"the range of the first row's first weights alone", spec.Prefill, spec.Segment, "!within_range(0) | !within_range(1)", "!within_range(0)", false},
+	{"the range of the second row's first weights alone", spec.Prefill, spec.Segment, "!within_range(0) | !within_range(1)", "!within_range(1)", false},
+	{"the first maximum not taken", spec.Prefill, spec.Segment, "if (!within_range(h)) softmax.maximum[0][h] = top;", "{}", false},
+	{"the first maximum not subtracted", spec.Prefill, spec.Segment, "find_plain();\n      weigh_first();\n      return", "weigh_first();\n      return", false},
+}
+
 // Those of three warpgroups, each of which rotates its own queries. (That its warps meet behind that is not among them: see
 // mutationsAligned.)
 var mutationsOwn = []mutation{

@@ -45,7 +45,7 @@ var mutations = []mutation{
 	{"window, one key too many", spec.Extend, spec.Segment, "- Config::window + 1;", "- Config::window;", true},
 	{"sink tokens at local positions", spec.Extend, spec.Segment, "keys.sinks = Config::sink_tokens - offset;", "keys.sinks = Config::sink_tokens;", true},
 	{"sink logit of another base", spec.Decode, spec.Segment, "[head] * log2_e", "[head]", true},
-	{"soft cap of half the height", spec.Extend, spec.Segment, "Config::soft_cap - 2.f * Config::soft_cap / (e + 1.f)", "Config::soft_cap - 1.f * Config::soft_cap / (e + 1.f)", true},
+	{"soft cap of half the height", spec.Extend, spec.Segment, "ptx::multiply_add(-2.f * Config::soft_cap, ptx::reciprocal_approx(e + 1.f), Config::soft_cap)", "ptx::multiply_add(-1.f * Config::soft_cap, ptx::reciprocal_approx(e + 1.f), Config::soft_cap)", true},
 
 	// Rotation.
 	{"sign of the sine", spec.Append, spec.Segment, "u.x * c0 - v.x * s0", "u.x * c0 + v.x * s0", false},
@@ -69,7 +69,7 @@ var mutations = []mutation{
 	{"output not rescaled", spec.Extend, spec.Segment,
 		"output.scale_row(m, h, rescale);", remove, false},
 	{"sum not rescaled", spec.Prefill, spec.Segment, "ptx::multiply_add(sum[m][h], rescale, weigh_row(", "(sum[m][h] + weigh_row(", false},
-	{"half of a row's lanes summed", spec.Decode, spec.Segment, "sum[m][h] += ptx::shuffle_xor(sum[m][h], 2);", remove, false},
+	{"half of a row's lanes summed", spec.Decode, spec.Segment, "return x + ptx::shuffle_xor(x, 2);", "return x;", false},
 	{"heads of a group in another order", spec.Extend, spec.Segment,
 		"return kv_head * Config::group + row % Config::group;", "return row % Config::group * (kv_head + 1);", false},
 	{"position of the tile's first token", spec.Extend, spec.Segment, "return positions[token] - base;", "return positions[0] - base;", false},

@@ -32,7 +32,11 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
   // Beside a warpgroup that rotates there are fewer, and what these are used for is computed
   // anew too; elsewhere that would only take longer.
+#if KGEN_SOFT_CAP
+  auto where_dear = [](int x) { return ptx::here(x); };  // to cap scores takes some, too
+#else
   auto where_dear = [](int x) { return rotates_apart<Config> ? ptx::here(x) : x; };
+#endif
   // Outputs of 256 dimensions leave no registers to fold them beside the next tile's weights: a part ends before the next begins.
   constexpr bool folds_apart = Config::folds && Config::v_head_dim > 128;
   // What is not of an item's outputs is found under their last products; but not where there are as few registers
@@ -175,7 +179,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     };
     // A softmax is the same whatever is subtracted from its exponents, as long as weights and
     // sums stay within their range. So what a row subtracts is the maximum of the first tile
-    // in which it sees a key, and further tiles are not searched for theirs, which would take
+    // in which it sees a key (or nothing: see guess_first_weights), and further tiles are not searched for theirs, which would take
     // half as long as their exponentials. Where a row's weights go out of range, the warp
     // computes the scores once more, by itself, and that row's maximum moves to theirs. The
     // others stay as they are: no row's result depends on another's.
@@ -196,6 +200,46 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         }
       }
       find_plain();
+    };
+
+    // The first tile's.
+    auto weigh_first = [&]() {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        softmax.sum[0][h] = weigh_row(h, plain);
+        to_fragments<Element>(weights, scores, h);
+      }
+    };
+    // To look for its maxima takes as long as half of its exponentials, and nothing hides that. So its rows subtract nothing at first; and
+    // where what a row's weights add up to is too far from 1 then, the warp computes the scores once more, and that row subtracts its maximum.
+#if KGEN_WINDOW
+    constexpr bool guesses_first = false;  // many rows see no key of an item's first tile
+#else
+    // Not where an item has parts, which must begin as it does, nor with weights of fp16, which have no such range. (With 256 dimensions
+    // prefill waits for queries, and takes as long.)
+    constexpr bool guesses_first = !Config::folds && Config::v_head_dim <= 128 && most_weight<Element> >= 1.f / Softmax<1>::least_weight;
+#endif
+    auto guess_first_weights = [&]() {
+      softmax.maximum[0][0] = softmax.maximum[0][1] = 0.f;
+      stay_plain();
+      weigh_first();
+    };
+    auto within_range = [&](int h) {
+      const float sum = quad_sum(softmax.sum[0][h]);
+      return softmax.least_weight <= sum && sum <= most_weight<Element>;
+    };
+    // Returns whether every row has seen a key.
+    auto weigh_first_again = [&](int stage, const TileNote& note) {
+      query_times_keys<ScoreElement, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
+      mask(stage, note);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float top = softmax.row_maximum(scores, 0, h);
+        if (!within_range(h)) softmax.maximum[0][h] = top;
+      }
+      find_plain();
+      weigh_first();
+      return softmax.started();
     };
 
     auto take_outputs = [&]() {
@@ -225,15 +269,18 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         ptx::wgmma_wait<0>();
         touch(scores);
         mask(key.stage, next);
+        int started = 1;  // every row (a bool, the compiler spills)
+        if constexpr (guesses_first) {
+          guess_first_weights();
+          if (ptx::any(!within_range(0) | !within_range(1))) started = weigh_first_again(key.stage, next);
+          ptx::sync_warp();
+        } else {
+          started = softmax.start(scores, near);
+          find_plain();
+          weigh_first();
+        }
         release(shared.key_free[key.stage]);
         key.advance();
-        int started = softmax.start(scores, near);  // every row (a bool, the compiler spills)
-        find_plain();
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          softmax.sum[0][h] = weigh_row(h, plain);
-          to_fragments<Element>(weights, scores, h);
-        }
 
         int tokens = next.tokens();  // of the values that come next
         next = take_keys();

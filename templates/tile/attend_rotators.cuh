@@ -9,13 +9,14 @@ constexpr int rotator_threads = 32 * Config::rotators;
 
 // Of queries, a rotator takes as many heads at a time as it has registers for, and keeps their angles where it has any for these: beside
 // outputs of 256 dimensions a warpgroup of rotators has 72.
-template <class Config>
 #if KGEN_INTERLEAVED
-constexpr int rotated_heads = Config::v_head_dim > 128 || rotates_apart<Config> && Config::group > 4 ? 2 : 4;
+constexpr bool interleaved_pairs = true;
 #else
-constexpr int rotated_heads = Config::v_head_dim > 128 ? (rotates_apart<Config> && Config::rotary_dim == Config::head_dim && Config::group % 4 == 0 ? 4 : 2)
-                                                       : rotates_apart<Config> && Config::group > 4 ? 2 : 4;
+constexpr bool interleaved_pairs = false;
 #endif
+template <class Config>
+constexpr int rotated_heads = Config::v_head_dim <= 128  ? (rotates_apart<Config> && Config::group > 4 ? 2 : 4)
+                              : rotates_apart<Config> && !interleaved_pairs && Config::rotary_dim == Config::head_dim && Config::group % 4 == 0 ? 4 : 2;
 template <class Config>
 constexpr bool rotators_keep_angles = !rotates_apart<Config> || Config::v_head_dim <= 128;
 
