@@ -1444,6 +1444,12 @@ constexpr float most_weight = 0x1p60f;
 template <>
 constexpr float most_weight<ptx::fp16> = 0x1p15f;
 
+// The sum of the four lanes that have a row together.
+__device__ __forceinline__ float quad_sum(float x) {
+  x += ptx::shuffle_xor(x, 1);
+  return x + ptx::shuffle_xor(x, 2);
+}
+
 // A lane holds rows g and g+8 of each block of 16: Rows = 2 * MTiles of them.
 // `sum` is the lane's own share until finish() adds up the four lanes of a row.
 template <int MTiles>
@@ -1457,6 +1463,10 @@ struct Softmax {
   // result is lost by that, as weights, sums and outputs are floating-point numbers.
   static constexpr bool lazy = MTiles == 1;
   static constexpr float slack = 8.f;
+
+  // The least that a row's first weights may add up to where nothing is subtracted from their exponents: of a tile's 128 the largest is then
+  // above 2^-68, and weights down to 2^-58 of it have full precision.
+  static constexpr float least_weight = 0x1p-60f;
 
   float maximum[MTiles][2], sum[MTiles][2];
 
@@ -1519,15 +1529,21 @@ struct Softmax {
   // `near` from it. Returns whether every row of the warp has seen one now.
   template <int Keys>
   __device__ __forceinline__ bool start(const Accumulator<MTiles, Keys>& scores, float near) {
-    bool started = true;
 #pragma unroll
     for (int m = 0; m < MTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float top = row_maximum(scores, m, h);
         if (maximum[m][h] == -ptx::infinity()) maximum[m][h] = -near <= top && top <= near ? 0.f : top;
-        started = started && maximum[m][h] != -ptx::infinity();
       }
+    return started();
+  }
+
+  // Whether every row of the warp has seen a key.
+  __device__ __forceinline__ bool started() const {
+    bool started = true;
+#pragma unroll
+    for (int m = 0; m < MTiles; ++m) started = started && maximum[m][0] != -ptx::infinity() && maximum[m][1] != -ptx::infinity();
     return !ptx::any(!started);
   }
 
@@ -1574,10 +1590,7 @@ struct Softmax {
 #pragma unroll
     for (int m = 0; m < MTiles; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        sum[m][h] += ptx::shuffle_xor(sum[m][h], 1);
-        sum[m][h] += ptx::shuffle_xor(sum[m][h], 2);
-      }
+      for (int h = 0; h < 2; ++h) sum[m][h] = quad_sum(sum[m][h]);
   }
 };
 
@@ -2325,9 +2338,10 @@ constexpr int rotator_threads = 32 * Config::rotators;
 
 // Of queries, a rotator takes as many heads at a time as it has registers for, and keeps their angles where it has any for these: beside
 // outputs of 256 dimensions a warpgroup of rotators has 72.
+constexpr bool interleaved_pairs = false;
 template <class Config>
-constexpr int rotated_heads = Config::v_head_dim > 128 ? (rotates_apart<Config> && Config::rotary_dim == Config::head_dim && Config::group % 4 == 0 ? 4 : 2)
-                                                       : rotates_apart<Config> && Config::group > 4 ? 2 : 4;
+constexpr int rotated_heads = Config::v_head_dim <= 128  ? (rotates_apart<Config> && Config::group > 4 ? 2 : 4)
+                              : rotates_apart<Config> && !interleaved_pairs && Config::rotary_dim == Config::head_dim && Config::group % 4 == 0 ? 4 : 2;
 template <class Config>
 constexpr bool rotators_keep_angles = !rotates_apart<Config> || Config::v_head_dim <= 128;
 
@@ -2867,7 +2881,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     };
     // A softmax is the same whatever is subtracted from its exponents, as long as weights and
     // sums stay within their range. So what a row subtracts is the maximum of the first tile
-    // in which it sees a key, and further tiles are not searched for theirs, which would take
+    // in which it sees a key (or nothing: see guess_first_weights), and further tiles are not searched for theirs, which would take
     // half as long as their exponentials. Where a row's weights go out of range, the warp
     // computes the scores once more, by itself, and that row's maximum moves to theirs. The
     // others stay as they are: no row's result depends on another's.
@@ -2888,6 +2902,42 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         }
       }
       find_plain();
+    };
+
+    // The first tile's.
+    auto weigh_first = [&]() {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        softmax.sum[0][h] = weigh_row(h, plain);
+        to_fragments<Element>(weights, scores, h);
+      }
+    };
+    // To look for its maxima takes as long as half of its exponentials, and nothing hides that. So its rows subtract nothing at first; and
+    // where what a row's weights add up to is too far from 1 then, the warp computes the scores once more, and that row subtracts its maximum.
+    // Not where an item has parts, which must begin as it does, nor with weights of fp16, which have no such range. (With 256 dimensions
+    // prefill waits for queries, and takes as long.)
+    constexpr bool guesses_first = !Config::folds && Config::v_head_dim <= 128 && most_weight<Element> >= 1.f / Softmax<1>::least_weight;
+    auto guess_first_weights = [&]() {
+      softmax.maximum[0][0] = softmax.maximum[0][1] = 0.f;
+      stay_plain();
+      weigh_first();
+    };
+    auto within_range = [&](int h) {
+      const float sum = quad_sum(softmax.sum[0][h]);
+      return softmax.least_weight <= sum && sum <= most_weight<Element>;
+    };
+    // Returns whether every row has seen a key.
+    auto weigh_first_again = [&](int stage, const TileNote& note) {
+      query_times_keys<ScoreElement, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
+      mask(stage, note);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float top = softmax.row_maximum(scores, 0, h);
+        if (!within_range(h)) softmax.maximum[0][h] = top;
+      }
+      find_plain();
+      weigh_first();
+      return softmax.started();
     };
 
     auto take_outputs = [&]() {
@@ -2917,15 +2967,18 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         ptx::wgmma_wait<0>();
         touch(scores);
         mask(key.stage, next);
+        int started = 1;  // every row (a bool, the compiler spills)
+        if constexpr (guesses_first) {
+          guess_first_weights();
+          if (ptx::any(!within_range(0) | !within_range(1))) started = weigh_first_again(key.stage, next);
+          ptx::sync_warp();
+        } else {
+          started = softmax.start(scores, near);
+          find_plain();
+          weigh_first();
+        }
         release(shared.key_free[key.stage]);
         key.advance();
-        int started = softmax.start(scores, near);  // every row (a bool, the compiler spills)
-        find_plain();
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          softmax.sum[0][h] = weigh_row(h, plain);
-          to_fragments<Element>(weights, scores, h);
-        }
 
         int tokens = next.tokens();  // of the values that come next
         next = take_keys();

@@ -1445,6 +1445,12 @@ constexpr float most_weight = 0x1p60f;
 template <>
 constexpr float most_weight<ptx::fp16> = 0x1p15f;
 
+// The sum of the four lanes that have a row together.
+__device__ __forceinline__ float quad_sum(float x) {
+  x += ptx::shuffle_xor(x, 1);
+  return x + ptx::shuffle_xor(x, 2);
+}
+
 // A lane holds rows g and g+8 of each block of 16: Rows = 2 * MTiles of them.
 // `sum` is the lane's own share until finish() adds up the four lanes of a row.
 template <int MTiles>
@@ -1458,6 +1464,10 @@ struct Softmax {
   // result is lost by that, as weights, sums and outputs are floating-point numbers.
   static constexpr bool lazy = MTiles == 1;
   static constexpr float slack = 8.f;
+
+  // The least that a row's first weights may add up to where nothing is subtracted from their exponents: of a tile's 128 the largest is then
+  // above 2^-68, and weights down to 2^-58 of it have full precision.
+  static constexpr float least_weight = 0x1p-60f;
 
   float maximum[MTiles][2], sum[MTiles][2];
 
@@ -1520,15 +1530,21 @@ struct Softmax {
   // `near` from it. Returns whether every row of the warp has seen one now.
   template <int Keys>
   __device__ __forceinline__ bool start(const Accumulator<MTiles, Keys>& scores, float near) {
-    bool started = true;
 #pragma unroll
     for (int m = 0; m < MTiles; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float top = row_maximum(scores, m, h);
         if (maximum[m][h] == -ptx::infinity()) maximum[m][h] = -near <= top && top <= near ? 0.f : top;
-        started = started && maximum[m][h] != -ptx::infinity();
       }
+    return started();
+  }
+
+  // Whether every row of the warp has seen a key.
+  __device__ __forceinline__ bool started() const {
+    bool started = true;
+#pragma unroll
+    for (int m = 0; m < MTiles; ++m) started = started && maximum[m][0] != -ptx::infinity() && maximum[m][1] != -ptx::infinity();
     return !ptx::any(!started);
   }
 
@@ -1575,10 +1591,7 @@ struct Softmax {
 #pragma unroll
     for (int m = 0; m < MTiles; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        sum[m][h] += ptx::shuffle_xor(sum[m][h], 1);
-        sum[m][h] += ptx::shuffle_xor(sum[m][h], 2);
-      }
+      for (int h = 0; h < 2; ++h) sum[m][h] = quad_sum(sum[m][h]);
   }
 };
 
