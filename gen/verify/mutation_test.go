@@ -152,15 +152,16 @@ func lateKeyCase(ctx context.Context, b *bench, kind spec.Kind, n int) besideBak
 func TestMutationsOfFarScoresAreFound(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name string
-		tile spec.Tile
+		name      string
+		tile      spec.Tile
+		mutations []mutation
 	}{
-		{"rotators apart", spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}},
-		{"own queries", spec.Tile{Rows: 192, Keys: 128, Stages: 2, Warps: 16}},
+		{"rotators apart", spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}, slices.Concat(mutationsFar, mutationsFarBehind)},
+		{"own queries", spec.Tile{Rows: 192, Keys: 128, Stages: 2, Warps: 16}, mutationsFar},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			mustBeFoundIn(t, farScoresCase, mutationsFar, func(s *spec.Spec) {
+			mustBeFoundIn(t, farScoresCase, c.mutations, func(s *spec.Spec) {
 				sm90(s)
 				s.Tiles = map[spec.Kind]spec.Tile{spec.Prefill: c.tile}
 			})
@@ -168,13 +169,13 @@ func TestMutationsOfFarScoresAreFound(t *testing.T) {
 	}
 }
 
-// farScoresCase has one prompt of two tiles of query tokens. All scores of one of its rows, of the first eight of sixteen in odd cases and of the
-// others in even ones, have exps that fp32 has no numbers for: too small ones in cases 1 and 2, too large ones in 3 and 4. For that, all
-// keys have a component in the pair of dimensions that is turned the least.
+// farScoresCase has one prompt of four tiles of query tokens. All scores of one row of the last, which sees several tiles of keys, have exps that fp32 has no numbers for: too
+// small ones in cases 1 and 2, too large ones in 3 and 4. It is of the first eight of sixteen rows in odd cases, of the others in even
+// ones. All keys have a component in the pair of dimensions that is turned the least, for that.
 func farScoresCase(ctx context.Context, b *bench, kind spec.Kind, n int) besideBaked {
 	const far, component = 150, 8
 	m, tile := b.spec.Model, b.kernels[b.spec.Cache.Encoding].Tiles[kind]
-	tokens, row := 2*tile.Rows/m.Group(), 16+[]int{3, 11}[(n-1)%2]
+	tokens, row := 4*tile.Rows/m.Group(), 3*tile.Rows+16+[]int{3, 11}[(n-1)%2]
 	d := b.dice(rand.New(rand.NewPCG(1, uint64(n))))
 	c := attendCase{kind: kind, kvHeads: m.KVHeads, queryHeads: m.QueryHeads, tokens: tokens, withLSE: true, alone: -1, sharp: true, layoutSeed: 1}
 	s := sequence{positions: make([]int, tokens), segments: []placed{{chunk: d.addChunk(&c, tokens), own: true}}}

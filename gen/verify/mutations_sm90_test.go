@@ -308,8 +308,13 @@ var mutationsFar = []mutation{
 	{"first weights too large", spec.Prefill, spec.Segment, " && sum <= most_weight<Element>;", ";", false},
 	{"the range of the first row's first weights alone", spec.Prefill, spec.Segment, "!within_range(0) | !within_range(1)", "!within_range(0)", false},
 	{"the range of the second row's first weights alone", spec.Prefill, spec.Segment, "!within_range(0) | !within_range(1)", "!within_range(1)", false},
-	{"the first maximum not taken", spec.Prefill, spec.Segment, "if (!within_range(h)) softmax.maximum[0][h] = top;", "{}", false},
-	{"the first maximum not subtracted", spec.Prefill, spec.Segment, "find_plain();\n      weigh_first();\n      return", "weigh_first();\n      return", false},
+	{"the first maximum not taken", spec.Prefill, spec.Segment, "          softmax.maximum[0][h] = top;\n", "", false},
+	{"the first weights kept", spec.Prefill, spec.Segment, "softmax.sum[0][h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));\n          to_fragments<Element>(weights, scores, h);", "softmax.sum[0][h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));", false},
+}
+
+// Of tiles of keys behind the first.
+var mutationsFarBehind = []mutation{
+	{"the first maximum not subtracted any more", spec.Prefill, spec.Segment, "find_plain();\n      return softmax.started();", "return softmax.started();", false},
 }
 
 // Those of three warpgroups, each of which rotates its own queries. (That its warps meet behind that is not among them: see

@@ -2926,17 +2926,20 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       const float sum = quad_sum(softmax.sum[0][h]);
       return softmax.least_weight <= sum && sum <= most_weight<Element>;
     };
-    // Returns whether every row has seen a key.
+    // Rows within their range keep the weights that they have. Returns whether every row has seen a key.
     auto weigh_first_again = [&](int stage, const TileNote& note) {
       query_times_keys<ScoreElement, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
       mask(stage, note);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float top = softmax.row_maximum(scores, 0, h);
-        if (!within_range(h)) softmax.maximum[0][h] = top;
+        if (!within_range(h)) {
+          softmax.maximum[0][h] = top;
+          softmax.sum[0][h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
+          to_fragments<Element>(weights, scores, h);
+        }
       }
       find_plain();
-      weigh_first();
       return softmax.started();
     };
 
