@@ -148,9 +148,9 @@ func roomToCap(s spec.Spec, p Plan) bool {
 	if s.Masks.SoftCap == 0 || p.Family != SM90 || !manyRows(p.Kind) || p.BlockRows() < apartRows {
 		return true
 	}
-	window, raw := s.Masks.Window > 0, p.Reads(s).RotatesKeys()
+	window, raw, high := s.Masks.Window > 0, p.Reads(s).RotatesKeys(), s.Masks.SoftCap > usualCap
 	switch dim := s.Model.VHeadDim; {
-	case p.RotatesOwn() || dim > 128 && (raw || s.Masks.SoftCap > usualCap) || dim == 128 && raw && s.Masks.SoftCap > usualCap:
+	case p.RotatesOwn(), dim > 128 && (raw || high), dim == 128 && raw && high:
 		return false
 	case dim > 128 && p.RotatesApart():
 		return p.AlignsQueries && !window && s.Cache.PageSize > smallestPage
