@@ -74,6 +74,32 @@ func TestCandidatesKeepGivenFields(t *testing.T) {
 	}
 }
 
+// A default is its own alternative whatever it is: by hand, a tile may be one that spills where scores are capped.
+func TestAlternativesBeginWithTheDefault(t *testing.T) {
+	const dim64, dim128 = "model: {query_heads: 32, kv_heads: 8, head_dim: 64}\n", "model: {query_heads: 32, kv_heads: 8, head_dim: 128}\n"
+	for _, more := range []string{
+		dim128,
+		dim128 + "masks: {soft_cap: 50}\n",
+		dim128 + "masks: {soft_cap: 50}\ntiles: {prefill: {rows: 256, keys: 64, warps: 16}, extend: {rows: 128, keys: 128, warps: 16}}\n",
+		dim64 + "masks: {soft_cap: 50}\ntiles: {prefill: {rows: 192, keys: 128}, extend: {rows: 256, keys: 128, warps: 16}}\n",
+	} {
+		s := wide(t, more)
+		for _, kind := range spec.TiledKinds {
+			usual, err := plan.Choose(s, kind, "sm_90a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			all, err := plan.Alternatives(s, kind, "sm_90a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(all) == 0 || all[0].Layout() != usual.Layout() {
+				t.Errorf("%s %s: %d alternatives to %s, and it is not the first", more, kind, len(all), usual.Layout())
+			}
+		}
+	}
+}
+
 func TestMakeRefuses(t *testing.T) {
 	s := parse(t, "llama3", "")
 	raw, baked, fp16 := spec.WithEncoding(s, spec.Raw), spec.WithEncoding(s, spec.Baked), s

@@ -32,9 +32,10 @@ func Alternatives(s spec.Spec, kind spec.Kind, target spec.Target) ([]Plan, erro
 		return nil, err
 	}
 	usual := all[0]
-	return slices.DeleteFunc(all, func(p Plan) bool {
+	others := slices.DeleteFunc(all[1:], func(p Plan) bool {
 		return p.Family != usual.Family || accumulators(s.Model, p) > accumulators(s.Model, usual) || !roomToCap(s, p)
-	}), nil
+	})
+	return append([]Plan{usual}, others...), nil
 }
 
 // Rule is a layout for sequences of up to so many query tokens and tokens of KV; 0:
