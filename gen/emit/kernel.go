@@ -71,7 +71,7 @@ func flags(s spec.Spec, p plan.Plan) map[string]bool {
 		"KGEN_KEYS_AHEAD":       p.KeysAhead,
 		"KGEN_CLUSTER":          p.Cluster > 1,
 		"KGEN_EXCHANGED_KEYS":   p.ExchangesKeys(s),
-		"KGEN_WHOLE_TILES":      p.ScalesQueries(s) || p.ExchangesKeys(s) && s.Masks.SoftCap == 0, // which cap no scores
+		"KGEN_WHOLE_TILES":      (p.ScalesQueries(s) || p.ExchangesKeys(s)) && s.Masks.SoftCap == 0, // where scores are capped it is slower
 		"KGEN_INTERLEAVED":      interleaved(s),
 		"KGEN_HEAD_MAJOR":       s.Cache.Layout == spec.HND,
 		"KGEN_CAUSAL":           s.Masks.Causal,

@@ -25,17 +25,21 @@ func canAlign(s spec.Spec, kind spec.Kind) bool {
 // that loop it was 1 more), and 64 dimensions 3. Of aligned queries the factor is in the elements of their rotation.
 func (p Plan) ScalesQueries(s spec.Spec) bool {
 	return p.Family == SM90 && manyRows(p.Kind) && s.Model.HeadDim <= 128 && s.Model.DType == spec.BF16 && s.Rope.RotaryDim == s.Model.HeadDim &&
-		s.Masks.SoftCap == 0 && (!FP16Keys(s, p.Family) || p.Kind == spec.Extend && p.RotatesApart() && queriesTakeFactor(s)) && (!p.AlignsQueries || rotationTakesFactor(s))
+		(s.Masks.SoftCap == 0 || !p.AlignsQueries) && (!FP16Keys(s, p.Family) || p.Kind == spec.Extend && p.RotatesApart() && queriesTakeFactor(s)) && (!p.AlignsQueries || rotationTakesFactor(s))
 }
 
 // FP16QueryScale scales queries that are fp16, in their products with keys (FP16Keys) or until
 // their last rotation (Plan.AlignsQueries), so that elements up to 2^19 in magnitude are within range.
 const FP16QueryScale = 1. / 16
 
-// exponentFactor is what makes a spec's scores exponents of 2.
+// exponentFactor is what makes a spec's scores exponents of 2, or where they are capped those that cap_scores of templates/tile/mask.cuh takes.
 func exponentFactor(s spec.Spec) float64 {
 	score, _ := s.Rope.ScoreFactors(s.Model.HeadDim)
-	return s.Scale * score * math.Log2E
+	factor := s.Scale * score * math.Log2E
+	if s.Masks.SoftCap > 0 {
+		factor *= 2 / s.Masks.SoftCap
+	}
+	return factor
 }
 
 // queriesTakeFactor reports whether queries that are fp16 in their products with keys have about the range that FP16QueryScale leaves them

@@ -4,7 +4,6 @@ import (
 	"math/bits"
 
 	"github.com/kgen-project/kgen/gen/spec"
-	"github.com/kgen-project/kgen/runtime/rope"
 )
 
 // usualTiles are a kind's tiles, the preferred one first; nil for kinds without tiles.
@@ -50,10 +49,10 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 			// less, and 1 more at most (H100, 2026-11-27, window 128, head dims 64 and 128).
 			return append([]spec.Tile{{Rows: 128, Keys: 64, Stages: 3, Warps: 12}, small}, tiles...)
 		}
-		if m.HeadDim == 64 && !s.RotatesKeys() && (kind != spec.Prefill || s.Masks.SoftCap == 0) {
+		if m.HeadDim == 64 && !s.RotatesKeys() {
 			if kind == spec.Prefill {
 				// Exponentials then take as long as products: two warpgroups do them while a third multiplies.
-				return append([]spec.Tile{{Rows: ownRows, Keys: ownKeys, Stages: 3, Warps: attendWarps(ownRows)}}, tiles...)
+				return append([]spec.Tile{{Rows: ownRows, Keys: ownKeys, Stages: 3, Warps: attendWarps(ownRows)}, apartTile(128)}, tiles...)
 			}
 			tiles[0].Stages = 3 // for which there is room; extend takes 2 to 5 percent less time
 			// Products take half as long as of 128 dimensions, and by arithmetic rotations show more beside them.
@@ -137,31 +136,6 @@ func usualTiles(s spec.Spec, kind spec.Kind, family Family) []spec.Tile {
 // apartTile is one of so many keys for which a warpgroup of its own rotates.
 func apartTile(keys int) spec.Tile {
 	return spec.Tile{Rows: apartRows, Keys: keys, Stages: 2, Warps: attendWarps(apartRows) + apartWarps}
-}
-
-// usualCap is the highest cap of a published model, about: cap_scores of templates/tile/mask.cuh does more for higher ones.
-const usualCap = 64
-
-// roomToCap reports plans that leave registers to cap scores with, where a spec has that: the others of family sm90 spill 8 bytes and
-// more, of which raw keys of 256 dimensions have over 1000 (nvrtc 13.0.88).
-func roomToCap(s spec.Spec, p Plan) bool {
-	if s.Masks.SoftCap == 0 || p.Family != SM90 || !manyRows(p.Kind) || p.BlockRows() < apartRows {
-		return true
-	}
-	window, raw, high := s.Masks.Window > 0, p.Reads(s).RotatesKeys(), s.Masks.SoftCap > usualCap
-	switch dim := s.Model.VHeadDim; {
-	case p.RotatesOwn(), dim > 128 && (raw || high), dim == 128 && raw && high:
-		return false
-	case dim > 128 && p.RotatesApart():
-		return p.AlignsQueries && !window && s.Cache.PageSize > smallestPage
-	case dim > 128:
-		return !window || p.Kind == spec.Extend && p.Cluster == 1
-	case dim == 128 && raw:
-		return p.RotatesApart() && p.Keys == 64 && (p.Kind != spec.Prefill || s.Rope.Pairing == rope.Half)
-	case dim == 128 && p.Kind == spec.Extend:
-		return p.Keys == 64
-	}
-	return true
 }
 
 // shortWindow reports windows that leave an item little more than a tile of keys.

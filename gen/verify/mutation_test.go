@@ -72,6 +72,10 @@ func TestMutationsSM90AreFound(t *testing.T) {
 		}
 		mustBeFound(t, 10, mutationsAlignedScaled, alignedScaled)
 	})
+	t.Run("capped", func(t *testing.T) {
+		t.Parallel()
+		mustBeFound(t, 10, mutationsCapped, capped)
+	})
 	t.Run("own queries", func(t *testing.T) {
 		t.Parallel()
 		mustBeFound(t, 5, mutationsOwn, own)
@@ -154,16 +158,19 @@ func TestMutationsOfFarScoresAreFound(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		tile      spec.Tile
+		softCap   float64
 		mutations []mutation
 	}{
-		{"rotators apart", spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}, slices.Concat(mutationsFar, mutationsFarBehind)},
-		{"own queries", spec.Tile{Rows: 192, Keys: 128, Stages: 2, Warps: 16}, mutationsFar},
+		{"rotators apart", spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}, 0, slices.Concat(mutationsFar, mutationsFarBehind)},
+		{"own queries", spec.Tile{Rows: 192, Keys: 128, Stages: 2, Warps: 16}, 0, mutationsFar},
+		{"capped", spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}, 200, mutationsFarCapped},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			mustBeFoundIn(t, farScoresCase, c.mutations, func(s *spec.Spec) {
 				sm90(s)
 				s.Tiles = map[spec.Kind]spec.Tile{spec.Prefill: c.tile}
+				s.Masks.SoftCap = c.softCap
 			})
 		})
 	}

@@ -117,7 +117,7 @@ var mutationsBeside = []mutation{
 	// Items of several parts.
 	{"parts that are not told apart", spec.Extend, spec.Segment, "run.ends_part != 0 && tile.begin", "false && tile.begin", false},
 	{"a part that ends with the first tile of its last run", spec.Extend, spec.Segment, " && tile.begin + Config::keys >= tile.end", remove, false},
-	{"a part's softmax goes on in the next", spec.Extend, spec.Segment, "if (ends_part) ended = softmax, softmax.clear();", "if (ends_part) ended = softmax;", false},
+	{"a part's softmax goes on in the next", spec.Extend, spec.Segment, "if (ends_part) ended = softmax, begin_rows();", "if (ends_part) ended = softmax;", false},
 	{"a part's outputs go on in the next", spec.Extend, spec.Segment, "++part.number;\n      output.clear();", "++part.number;", false},
 	{"parts that are not counted", spec.Extend, spec.Segment, "++part.number;", remove, false},
 	{"parts all of one weight", spec.Extend, spec.Segment, "ptx::exp2_approx(before - maximum)", "1.f", false},
@@ -254,8 +254,8 @@ var mutationsAlignedPairs = []mutation{
 
 	// Parts that are folded apart, and rows one after the other.
 	{"apart: parts that are not told apart", spec.Extend, spec.Segment, "folds_apart && next.begins_part())", "false && next.begins_part())", false},
-	{"apart: a part's softmax goes on in the next", spec.Extend, spec.Segment, "fold_part(softmax);\n        softmax.clear();", "fold_part(softmax);", false},
-	{"apart: a part that keeps the queries of the one before", spec.Extend, spec.Segment, "softmax.clear();\n        take_query_for(next);", "softmax.clear();", false},
+	{"apart: a part's softmax goes on in the next", spec.Extend, spec.Segment, "fold_part(softmax);\n        begin_rows();", "fold_part(softmax);", false},
+	{"apart: a part that keeps the queries of the one before", spec.Extend, spec.Segment, "begin_rows();\n        take_query_for(next);", "begin_rows();", false},
 	{"apart: a part's outputs go on in the next", spec.Extend, spec.Segment, "++part.number;\n      output.clear();", "++part.number;", false},
 	{"apart: outputs folded before they are there", spec.Extend, spec.Segment, "if constexpr (!ends_under_products) take_outputs();\n        if (!folds_apart", "if (!folds_apart", false},
 	{"rows folded one onto the other", spec.Extend, spec.Segment, "if (!both) load(h);", "if (!both) load(0);", false},
@@ -310,6 +310,25 @@ var mutationsFar = []mutation{
 	{"the range of the second row's first weights alone", spec.Prefill, spec.Segment, "!within_range(0) | !within_range(1)", "!within_range(1)", false},
 	{"the first maximum not taken", spec.Prefill, spec.Segment, "          softmax.maximum[0][h] = top;\n", "", false},
 	{"the first weights kept", spec.Prefill, spec.Segment, "softmax.sum[0][h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));\n          to_fragments<Element>(weights, scores, h);", "softmax.sum[0][h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));", false},
+}
+
+// Of a cap so high that rows whose scores it leaves far from 0 subtract their maximum.
+var mutationsFarCapped = []mutation{
+	{"weights bounded by any cap", spec.Prefill, spec.Segment, "Config::soft_cap * log2_e <= 80.f && ", "", false},
+}
+
+// Those of a cap that bounds weights.
+var mutationsCapped = []mutation{
+	{"capped exponents of another base", spec.Extend, spec.Segment, "constexpr float cap = Config::soft_cap * log2_e;", "constexpr float cap = Config::soft_cap;", false},
+	{"capped by half of the exponent", spec.Extend, spec.Segment, "(2.f * log2_e / (Config::soft_cap", "(log2_e / (Config::soft_cap", false},
+	{"a further part whose maximum is none", spec.Extend, spec.Segment, "if (ends_part) ended = softmax, begin_rows();", "if (ends_part) ended = softmax, softmax.clear();", false},
+	{"scaled queries capped by the scale again", spec.Prefill, spec.Segment, "cap_scores<Config>(scores, product_exponent<Config>(params));", "cap_scores<Config>(scores, exponent_factor<Config>(params));", false},
+}
+
+// capped is for them, by tiles of which sequences have parts.
+func capped(s *spec.Spec) {
+	beside(s)
+	s.Masks.SoftCap = 20
 }
 
 // Of tiles of keys behind the first.

@@ -45,7 +45,7 @@ var mutations = []mutation{
 	{"window, one key too many", spec.Extend, spec.Segment, "- Config::window + 1;", "- Config::window;", true},
 	{"sink tokens at local positions", spec.Extend, spec.Segment, "keys.sinks = Config::sink_tokens - offset;", "keys.sinks = Config::sink_tokens;", true},
 	{"sink logit of another base", spec.Decode, spec.Segment, "[head] * log2_e", "[head]", true},
-	{"soft cap of half the height", spec.Extend, spec.Segment, "ptx::multiply_add(-2.f * Config::soft_cap, ptx::reciprocal_approx(e + 1.f), Config::soft_cap)", "ptx::multiply_add(-1.f * Config::soft_cap, ptx::reciprocal_approx(e + 1.f), Config::soft_cap)", true},
+	{"soft cap of half the height", spec.Extend, spec.Segment, "ptx::multiply_add(-2.f * cap, ptx::reciprocal_approx(e + 1.f), cap)", "ptx::multiply_add(-1.f * cap, ptx::reciprocal_approx(e + 1.f), cap)", true},
 
 	// Rotation.
 	{"sign of the sine", spec.Append, spec.Segment, "u.x * c0 - v.x * s0", "u.x * c0 + v.x * s0", false},

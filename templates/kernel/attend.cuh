@@ -100,7 +100,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
     load_key(last_slot, stage);
 
 #if KGEN_SOFT_CAP
-    cap_scores<Config>(scores, params.scale);
+    cap_scores<Config>(scores, product_exponent<Config>(params));
 #endif
     if (needs_mask<Config, keys>(tile, item.q_index, any_position)) {
       mask_scores(scores, first_row, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });

@@ -32,11 +32,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   auto first_row = [&]() { return group_row + ptx::warp_index() % 4 * 16; };  // asked for anew: registers are dear
   // Beside a warpgroup that rotates there are fewer, and what these are used for is computed
   // anew too; elsewhere that would only take longer.
-#if KGEN_SOFT_CAP
-  auto where_dear = [](int x) { return ptx::here(x); };  // to cap scores takes some, too
-#else
   auto where_dear = [](int x) { return rotates_apart<Config> ? ptx::here(x) : x; };
-#endif
   // Outputs of 256 dimensions leave no registers to fold them beside the next tile's weights: a part ends before the next begins.
   constexpr bool folds_apart = Config::folds && Config::v_head_dim > 128;
   // What is not of an item's outputs is found under their last products; but not where there are as few registers
@@ -90,8 +86,12 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     Accumulator<1, Config::v_head_dim> output;
     WeightFragments<keys> weights;
     Softmax<1> softmax;
+    auto begin_rows = [&]() {
+      softmax.clear();
+      if constexpr (bounded_scores<Config>) softmax.maximum[0][0] = softmax.maximum[0][1] = 0.f;
+    };
     output.clear();
-    softmax.clear();
+    begin_rows();
 
     // For the tile of keys that comes next, which is there.
     auto rotate_own = [&]() {
@@ -149,10 +149,12 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ptx::fence_async_shared();
       if constexpr (warpgroups == 1) ptx::named_barrier_sync(1, 128);
     };
-    auto mask = [&](int stage, const TileNote& note) {
+    auto cap = [&]() {
 #if KGEN_SOFT_CAP
-      cap_scores<Config>(scores, params.scale);
+      cap_scores<Config>(scores, product_exponent<Config>(params));
 #endif
+    };
+    auto mask = [&](int stage, const TileNote& note) {
       if (note.masked()) {
         const KeyTile tile = read_tile(shared.tile[stage], lane);
         const Item of = item();
@@ -165,12 +167,12 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 #if KGEN_SCALED_QUERIES
     constexpr float near = 32.f;
     constexpr int usually_plain = 1;
-    int plain = 0;
+    int plain = bounded_scores<Config>;
     auto find_plain = [&]() { plain = score_exponent<Config>(params) == 1.f && softmax.plain(); };
     auto stay_plain = [&]() { plain = 1; };
 #else
     constexpr float near = -1.f;
-    constexpr int plain = 0, usually_plain = 0;
+    constexpr int plain = bounded_scores<Config>, usually_plain = plain;
     auto find_plain = [&]() {};
     auto stay_plain = [&]() {};
 #endif
@@ -185,6 +187,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // others stay as they are: no row's result depends on another's.
     auto weigh_again = [&](int stage, float (&added)[2]) {
       query_times_keys<ScoreElement, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
+      cap();
       mask(stage, note_of(stage));
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -231,6 +234,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // Rows within their range keep the weights that they have. Returns whether every row has seen a key.
     auto weigh_first_again = [&](int stage, const TileNote& note) {
       query_times_keys<ScoreElement, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
+      cap();
       mask(stage, note);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -271,9 +275,12 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         pass_turn();
         ptx::wgmma_wait<0>();
         touch(scores);
+        cap();
         mask(key.stage, next);
         int started = 1;  // every row (a bool, the compiler spills)
-        if constexpr (guesses_first) {
+        if constexpr (bounded_scores<Config>) {
+          weigh_first();
+        } else if constexpr (guesses_first) {
           guess_first_weights();
           if (ptx::any(!within_range(0) | !within_range(1))) started = weigh_first_again(key.stage, next);
           ptx::sync_warp();
@@ -301,6 +308,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           pass_turn();
           ptx::wgmma_wait<1>();  // the scores; the outputs go on
           touch(scores);
+          cap();
           held = key.stage;
           key.advance();
         };
@@ -324,7 +332,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           to_fragments<Element>(weights, scores, 1);
           if constexpr (rows_compared_early == 1) exceeds = exceeds | ptx::any(added[1] > most);
           if constexpr (rows_compared_early == 0) exceeds = ptx::any(added[0] > most || added[1] > most);
-          return !exceeds;
+          return bounded_scores<Config> || !exceeds;
         };
         auto finish_tile = [&]() {
           softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
@@ -359,13 +367,17 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
             mask(held, next);
             ends_part = Config::folds && !folds_apart && next.begins_part();
             if (ends_part || !started) {
-              if (ends_part) ended = softmax, softmax.clear();
-              started = softmax.start(scores, near);
-              find_plain();
+              if (ends_part) ended = softmax, begin_rows();
+              if constexpr (!bounded_scores<Config>) {
+                started = softmax.start(scores, near);
+                find_plain();
+              }
             }
             within_range = find_weights(plain);
           }
-          if (!within_range) weigh_again(held, added);
+          if constexpr (!bounded_scores<Config>) {
+            if (!within_range) weigh_again(held, added);
+          }
           finish_tile();
           if (ends_part) fold_part(ended);
         }
@@ -379,7 +391,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         if constexpr (!ends_under_products) take_outputs();
         if (!folds_apart || !next.exists()) break;
         fold_part(softmax);
-        softmax.clear();
+        begin_rows();
         take_query_for(next);
       }
     }

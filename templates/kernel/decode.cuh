@@ -78,7 +78,7 @@ __device__ __forceinline__ void decode(const AttendParams& params) {
     Accumulator<m_tiles, keys> scores;
     query_times_keys<Element, Config::head_dim>(scores, mine.query, 0, mine.key[stage], lane);
 #if KGEN_SOFT_CAP
-    cap_scores<Config>(scores, params.scale);
+    cap_scores<Config>(scores, product_exponent<Config>(params));
 #endif
     if (needs_mask<Config, keys>(tile, item.q_index, any_position)) {
       mask_scores(scores, 0, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });

@@ -225,7 +225,7 @@ __device__ __forceinline__ void consume_for_decode(const AttendParams& params, D
       query_times_keys<ScoreElement, Config::head_dim>(scores, shared.query[query_place.stage], 0, shared.key[stage], lane);
       arrive(shared.key_free[stage]);
 #if KGEN_SOFT_CAP
-      cap_scores<Config>(scores, params.scale);
+      cap_scores<Config>(scores, product_exponent<Config>(params));
 #endif
       if (needs_mask<Config, keys>(tile, item.q_index, any_position)) {
         mask_scores(scores, 0, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });

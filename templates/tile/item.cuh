@@ -144,9 +144,15 @@ __device__ __forceinline__ int last_position(const AttendParams& params, const I
 #endif
 }
 
-// What makes scores exponents of 2, of queries that are multiplied by it before.
+// What makes scores exponents of 2 (where they are capped, those that cap_scores takes), of queries that are multiplied by it before.
 template <class Config>
-__device__ __forceinline__ float exponent_factor(const AttendParams& params) { return params.scale * (log2_e / Config::query_scale); }
+__device__ __forceinline__ float exponent_factor(const AttendParams& params) {
+#if KGEN_SOFT_CAP
+  return params.scale * (2.f * log2_e / (Config::soft_cap * Config::query_scale));
+#else
+  return params.scale * (log2_e / Config::query_scale);
+#endif
+}
 
 // What aligned queries are multiplied by as they are rotated for a run: where scores are to be exponents all of that, in the
 // rotation's elements. These are fp16: where it would leave their range, it is left to the softmax. (kgen plans no such kernel
@@ -173,20 +179,26 @@ __device__ __forceinline__ float query_factor(const AttendParams& params) {
   return Config::rotary_dim == Config::head_dim ? Config::query_scale : Config::query_scale * params.rope_scale;
 }
 
-// The factor from a score to its exponent of 2 in the softmax.
+// The factor from a score to its exponent of 2 in the softmax, or where scores are capped in cap_scores.
 template <class Config>
-__device__ __forceinline__ float score_exponent(const AttendParams& params) {
+__device__ __forceinline__ float product_exponent(const AttendParams& params) {
 #if KGEN_SCALED_QUERIES
 #if KGEN_ALIGNED_QUERIES
   if (rotation_factor<Config>(params) == 1.f) return exponent_factor<Config>(params);
 #endif
   return 1.f;
 #else
-#if KGEN_SOFT_CAP
-  return log2_e;  // cap_scores has applied the scale
-#else
   return exponent_factor<Config>(params);
 #endif
+}
+
+// That of the softmax.
+template <class Config>
+__device__ __forceinline__ float score_exponent(const AttendParams& params) {
+#if KGEN_SOFT_CAP
+  return 1.f;  // cap_scores makes exponents of them
+#else
+  return product_exponent<Config>(params);
 #endif
 }
 

@@ -65,16 +65,15 @@ __device__ __forceinline__ bool needs_mask(const KeyTile& tile, int first_index,
 }
 
 #if KGEN_SOFT_CAP
-// cap * tanh(score * scale / cap), by tanh x = 1 - 2 / (exp(2x) + 1). (The quotient by an approximate reciprocal: a division takes
-// ten instructions more, and a call.) That is off by what
+// cap * tanh(x), made an exponent of 2, of a score that `exponent` makes 2x * log2(e): by tanh x = 1 - 2 / (exp(2x) + 1). (The quotient by an
+// approximate reciprocal: a division takes ten instructions more, and a call.) That is off by what
 // rounding a 1 costs, however small x is: of a cap, up to 2^-22. Under a large cap, scores are
 // hardly above that, so where x is small it is by tanh x = x - x^3 / 3 + 2 x^5 / 15.
 template <class Config, int MTiles, int Keys>
-__device__ __forceinline__ void cap_scores(Accumulator<MTiles, Keys>& scores, float scale) {
+__device__ __forceinline__ void cap_scores(Accumulator<MTiles, Keys>& scores, float exponent) {
   constexpr bool large = Config::soft_cap > 64.f;  // no published model's is
   constexpr float small = 1.f / 8.f;               // the next term is below 2^-22 of x
-  const float factor = scale / (Config::soft_cap * Config::query_scale);
-  const float exponent = scale * (2.f * log2_e / (Config::soft_cap * Config::query_scale));
+  constexpr float cap = Config::soft_cap * log2_e;
 #pragma unroll
   for (int m = 0; m < MTiles; ++m)
 #pragma unroll
@@ -82,11 +81,11 @@ __device__ __forceinline__ void cap_scores(Accumulator<MTiles, Keys>& scores, fl
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& score = scores.block[m][n][i];
-        const float x = score * factor, square = x * x;
-        const float e = ptx::exp2_approx(score * exponent);
-        score = ptx::multiply_add(-2.f * Config::soft_cap, ptx::reciprocal_approx(e + 1.f), Config::soft_cap);
+        score *= exponent;
+        const float x = score * (ln_2 / 2.f), square = x * x, e = ptx::exp2_approx(score);
+        score = ptx::multiply_add(-2.f * cap, ptx::reciprocal_approx(e + 1.f), cap);
         if (large && square < small * small) {
-          score = Config::soft_cap * x * ptx::multiply_add(square, ptx::multiply_add(square, 2.f / 15.f, -1.f / 3.f), 1.f);
+          score = cap * x * ptx::multiply_add(square, ptx::multiply_add(square, 2.f / 15.f, -1.f / 3.f), 1.f);
         }
       }
 }

@@ -1,0 +1,46 @@
+package plan
+
+import (
+	"math"
+
+	"github.com/kgen-project/kgen/gen/spec"
+	"github.com/kgen-project/kgen/runtime/rope"
+)
+
+// boundsScores reports specs whose soft cap keeps scores where family sm90's kinds of many rows subtract nothing from them
+// (bounded_scores of templates/tile/softmax.cuh), as those of all published models do: then no scores are computed once more.
+func boundsScores(s spec.Spec) bool {
+	const most = 80 // as an exponent of 2
+	return s.Masks.SoftCap > 0 && s.Masks.SoftCap*math.Log2E <= most && s.Model.DType == spec.BF16
+}
+
+// usualCap is the highest cap of a published model, about: cap_scores of templates/tile/mask.cuh does more for higher ones.
+const usualCap = 64
+
+// roomToCap reports plans that leave registers to cap scores with, where a spec has that: the others of family sm90 spill 8 bytes and
+// more, of which raw keys of 256 dimensions have over 1000 (nvrtc 13.0.88).
+func roomToCap(s spec.Spec, p Plan) bool {
+	if s.Masks.SoftCap == 0 || p.Family != SM90 || !manyRows(p.Kind) || p.BlockRows() < apartRows {
+		return true
+	}
+	m, window, high := s.Model, s.Masks.Window > 0, s.Masks.SoftCap > usualCap
+	wide := m.VHeadDim > 128
+	if p.Reads(s).RotatesKeys() {
+		wholeHalves := s.Rope.RotaryDim == m.HeadDim && s.Rope.Pairing == rope.Half
+		return m.HeadDim < 128 || m.HeadDim == 128 && p.RotatesApart() && p.Keys == 64 && wholeHalves && !high
+	}
+	if boundsScores(s) {
+		return !(p.RotatesOwn() && window) && (!p.AlignsQueries || m.VHeadDim < 128 || p.Keys == 64 && !(wide && window))
+	}
+	switch {
+	case p.RotatesOwn(), wide && high:
+		return false
+	case wide && p.RotatesApart():
+		return p.AlignsQueries && !window && s.Cache.PageSize > smallestPage
+	case wide:
+		return !window || p.Kind == spec.Extend && p.Cluster == 1
+	case m.VHeadDim == 128 && p.Kind == spec.Extend:
+		return p.Keys == 64
+	}
+	return true
+}
