@@ -169,7 +169,7 @@ func TestPredictOtherHeadDims(t *testing.T) {
 			}
 		}
 	}
-	want := []plan.Rule{{Kind: spec.Prefill, Query: 128, Layout: setting(t, "sm90_r128k64s4w16").Layout}}
+	want := []plan.Rule{{Kind: spec.Prefill, Query: 64, Layout: setting(t, "sm90_r128k64s4w16").Layout}}
 	if diff := cmp.Diff(want, foretold(t, "model: {query_heads: 32, kv_heads: 8, head_dim: 64}\n")); diff != "" {
 		t.Error(diff)
 	}

@@ -50,9 +50,9 @@ func Buckets(s spec.Spec, kind spec.Kind) []Bucket {
 	m := s.Model
 	switch kind {
 	case spec.Prefill:
-		buckets := []Bucket{{blockTokens(m), 0}, {4 * blockTokens(m), 0}, {0, 2 * k}, {0, 8 * k}, {}}
+		buckets := []Bucket{{blockTokens(m), 0}, {2 * blockTokens(m), 0}, {4 * blockTokens(m), 0}, {0, 2 * k}, {0, 8 * k}, {}}
 		if s.RotatesKeys() {
-			buckets = slices.Insert(buckets, 2, Bucket{aheadTokens, 0})
+			buckets = slices.Insert(buckets, 3, Bucket{aheadTokens, 0})
 		}
 		return buckets
 	case spec.Extend:

@@ -1031,6 +1031,11 @@ constexpr float most_weight = 0x1p60f;
 template <>
 constexpr float most_weight<ptx::fp16> = 0x1p15f;
 
+// Whether a cap keeps exponents where weights and what they add up to are within their range if nothing is subtracted: then no row
+// looks for a maximum, and all of them have 0.
+template <class Config>
+constexpr bool bounded_scores = Config::soft_cap > 0.f && Config::soft_cap * log2_e <= 80.f && most_weight<typename Config::Element> >= 0x1p60f;
+
 // The sum of the four lanes that have a row together.
 __device__ __forceinline__ float quad_sum(float x) {
   x += ptx::shuffle_xor(x, 1);
@@ -1270,9 +1275,11 @@ __device__ __forceinline__ int last_position(const AttendParams& params, const I
   return ptx::warp_maximum(last);
 }
 
-// What makes scores exponents of 2, of queries that are multiplied by it before.
+// What makes scores exponents of 2 (where they are capped, those that cap_scores takes), of queries that are multiplied by it before.
 template <class Config>
-__device__ __forceinline__ float exponent_factor(const AttendParams& params) { return params.scale * (log2_e / Config::query_scale); }
+__device__ __forceinline__ float exponent_factor(const AttendParams& params) {
+  return params.scale * (log2_e / Config::query_scale);
+}
 
 // What aligned queries are multiplied by as they are rotated for a run: where scores are to be exponents all of that, in the
 // rotation's elements. These are fp16: where it would leave their range, it is left to the softmax. (kgen plans no such kernel
@@ -1289,10 +1296,16 @@ __device__ __forceinline__ float query_factor(const AttendParams& params) {
   return Config::rotary_dim == Config::head_dim ? Config::query_scale : Config::query_scale * params.rope_scale;
 }
 
-// The factor from a score to its exponent of 2 in the softmax.
+// The factor from a score to its exponent of 2 in the softmax, or where scores are capped in cap_scores.
+template <class Config>
+__device__ __forceinline__ float product_exponent(const AttendParams& params) {
+  return exponent_factor<Config>(params);
+}
+
+// That of the softmax.
 template <class Config>
 __device__ __forceinline__ float score_exponent(const AttendParams& params) {
-  return exponent_factor<Config>(params);
+  return product_exponent<Config>(params);
 }
 
 // Whether the item writes its rows' outputs itself. In shared decode no item does.

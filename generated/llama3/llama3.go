@@ -19,7 +19,7 @@
 //	prefill     prefill_sm90_r128k128s2w16.cu
 //	prefill     prefill_sm90_r128k64s2w16.cu
 //	prefill     prefill_sm90_r256k128s2w16.cu
-//	prefill     prefill_sm90_r128k64s3w16.cu
+//	prefill     prefill_sm90_r256k128s2w12.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
 //	extend      extend_sm90_r128k64s3w12.cu
@@ -53,7 +53,7 @@ import (
 //go:embed prefill_sm90_r128k128s2w16.cu
 //go:embed prefill_sm90_r128k64s2w16.cu
 //go:embed prefill_sm90_r256k128s2w16.cu
-//go:embed prefill_sm90_r128k64s3w16.cu
+//go:embed prefill_sm90_r256k128s2w12.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
 //go:embed extend_sm90_r128k64s3w12.cu
@@ -198,17 +198,18 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindPrefill,
-				Entry:       "kgen_llama3_prefill_sm90_r128k64s3w16",
-				File:        "prefill_sm90_r128k64s3w16.cu",
+				Entry:       "kgen_llama3_prefill_sm90_r256k128s2w12",
+				File:        "prefill_sm90_r256k128s2w12.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
 				Tuned:       []string{"sm_90a"},
-				Rows:        128,
-				Keys:        64,
-				Stages:      3,
-				Warps:       16,
-				SharedBytes: 181248,
-				Source:      read("prefill_sm90_r128k64s3w16.cu"),
+				Rows:        256,
+				Keys:        128,
+				Stages:      2,
+				Warps:       12,
+				SharedBytes: 230400,
+				Cluster:     2,
+				Source:      read("prefill_sm90_r256k128s2w12.cu"),
 			},
 			{
 				Kind:        abi.KindExtend,
@@ -442,11 +443,14 @@ func Bundle() kernel.Bundle {
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 			}},
 			{Device: "NVIDIA H200", Rules: []kernel.Rule{
-				{Kind: abi.KindPrefill, Query: 128, Entry: "kgen_llama3_prefill_sm90_r128k64s3w16"},
+				{Kind: abi.KindPrefill, Query: 64, Entry: "kgen_llama3_prefill_sm90_r128k64s2w16"},
+				{Kind: abi.KindPrefill, Query: 128, Entry: "kgen_llama3_prefill_sm90_r128k128s2w16"},
 				{Kind: abi.KindPrefill, Keys: 2048, Entry: "kgen_llama3_prefill_sm90_r256k128s2w16"},
-				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r64k128s2w8"},
+				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r128k128s2w16"},
+				{Kind: abi.KindPrefill, Entry: "kgen_llama3_prefill_sm90_r256k128s2w12"},
+				{Kind: abi.KindExtend, Query: 16, Fill: 100, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r64k128s2w8"},
 				{Kind: abi.KindExtend, Query: 32, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Fill: 200, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 65536, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},

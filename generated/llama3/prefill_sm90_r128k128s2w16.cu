@@ -1444,6 +1444,11 @@ constexpr float most_weight = 0x1p60f;
 template <>
 constexpr float most_weight<ptx::fp16> = 0x1p15f;
 
+// Whether a cap keeps exponents where weights and what they add up to are within their range if nothing is subtracted: then no row
+// looks for a maximum, and all of them have 0.
+template <class Config>
+constexpr bool bounded_scores = Config::soft_cap > 0.f && Config::soft_cap * log2_e <= 80.f && most_weight<typename Config::Element> >= 0x1p60f;
+
 // The sum of the four lanes that have a row together.
 __device__ __forceinline__ float quad_sum(float x) {
   x += ptx::shuffle_xor(x, 1);
@@ -1683,9 +1688,11 @@ __device__ __forceinline__ int last_position(const AttendParams& params, const I
   return ptx::warp_maximum(last);
 }
 
-// What makes scores exponents of 2, of queries that are multiplied by it before.
+// What makes scores exponents of 2 (where they are capped, those that cap_scores takes), of queries that are multiplied by it before.
 template <class Config>
-__device__ __forceinline__ float exponent_factor(const AttendParams& params) { return params.scale * (log2_e / Config::query_scale); }
+__device__ __forceinline__ float exponent_factor(const AttendParams& params) {
+  return params.scale * (log2_e / Config::query_scale);
+}
 
 // What aligned queries are multiplied by as they are rotated for a run: where scores are to be exponents all of that, in the
 // rotation's elements. These are fp16: where it would leave their range, it is left to the softmax. (kgen plans no such kernel
@@ -1704,10 +1711,16 @@ __device__ __forceinline__ float query_factor(const AttendParams& params) {
   return Config::rotary_dim == Config::head_dim ? Config::query_scale : Config::query_scale * params.rope_scale;
 }
 
-// The factor from a score to its exponent of 2 in the softmax.
+// The factor from a score to its exponent of 2 in the softmax, or where scores are capped in cap_scores.
+template <class Config>
+__device__ __forceinline__ float product_exponent(const AttendParams& params) {
+  return 1.f;
+}
+
+// That of the softmax.
 template <class Config>
 __device__ __forceinline__ float score_exponent(const AttendParams& params) {
-  return 1.f;
+  return product_exponent<Config>(params);
 }
 
 // Whether the item writes its rows' outputs itself. In shared decode no item does.
@@ -2811,8 +2824,12 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     Accumulator<1, Config::v_head_dim> output;
     WeightFragments<keys> weights;
     Softmax<1> softmax;
+    auto begin_rows = [&]() {
+      softmax.clear();
+      if constexpr (bounded_scores<Config>) softmax.maximum[0][0] = softmax.maximum[0][1] = 0.f;
+    };
     output.clear();
-    softmax.clear();
+    begin_rows();
 
     // For the tile of keys that comes next, which is there.
     auto rotate_own = [&]() {
@@ -2861,6 +2878,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ptx::fence_async_shared();
       if constexpr (warpgroups == 1) ptx::named_barrier_sync(1, 128);
     };
+    auto cap = [&]() {
+    };
     auto mask = [&](int stage, const TileNote& note) {
       if (note.masked()) {
         const KeyTile tile = read_tile(shared.tile[stage], lane);
@@ -2873,7 +2892,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // 0 subtracts nothing: a warp of such rows alone saves an instruction a score.
     constexpr float near = 32.f;
     constexpr int usually_plain = 1;
-    int plain = 0;
+    int plain = bounded_scores<Config>;
     auto find_plain = [&]() { plain = score_exponent<Config>(params) == 1.f && softmax.plain(); };
     auto stay_plain = [&]() { plain = 1; };
     auto weigh_row = [&](int h, int plain) {
@@ -2887,6 +2906,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // others stay as they are: no row's result depends on another's.
     auto weigh_again = [&](int stage, float (&added)[2]) {
       query_times_keys<ScoreElement, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
+      cap();
       mask(stage, note_of(stage));
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -2929,6 +2949,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // Rows within their range keep the weights that they have. Returns whether every row has seen a key.
     auto weigh_first_again = [&](int stage, const TileNote& note) {
       query_times_keys<ScoreElement, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
+      cap();
       mask(stage, note);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -2969,9 +2990,12 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         pass_turn();
         ptx::wgmma_wait<0>();
         touch(scores);
+        cap();
         mask(key.stage, next);
         int started = 1;  // every row (a bool, the compiler spills)
-        if constexpr (guesses_first) {
+        if constexpr (bounded_scores<Config>) {
+          weigh_first();
+        } else if constexpr (guesses_first) {
           guess_first_weights();
           if (ptx::any(!within_range(0) | !within_range(1))) started = weigh_first_again(key.stage, next);
           ptx::sync_warp();
@@ -2999,6 +3023,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           pass_turn();
           ptx::wgmma_wait<1>();  // the scores; the outputs go on
           touch(scores);
+          cap();
           held = key.stage;
           key.advance();
         };
@@ -3022,7 +3047,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           to_fragments<Element>(weights, scores, 1);
           if constexpr (rows_compared_early == 1) exceeds = exceeds | ptx::any(added[1] > most);
           if constexpr (rows_compared_early == 0) exceeds = ptx::any(added[0] > most || added[1] > most);
-          return !exceeds;
+          return bounded_scores<Config> || !exceeds;
         };
         auto finish_tile = [&]() {
           softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
@@ -3055,13 +3080,17 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
             mask(held, next);
             ends_part = Config::folds && !folds_apart && next.begins_part();
             if (ends_part || !started) {
-              if (ends_part) ended = softmax, softmax.clear();
-              started = softmax.start(scores, near);
-              find_plain();
+              if (ends_part) ended = softmax, begin_rows();
+              if constexpr (!bounded_scores<Config>) {
+                started = softmax.start(scores, near);
+                find_plain();
+              }
             }
             within_range = find_weights(plain);
           }
-          if (!within_range) weigh_again(held, added);
+          if constexpr (!bounded_scores<Config>) {
+            if (!within_range) weigh_again(held, added);
+          }
           finish_tile();
           if (ends_part) fold_part(ended);
         }
@@ -3075,7 +3104,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         if constexpr (!ends_under_products) take_outputs();
         if (!folds_apart || !next.exists()) break;
         fold_part(softmax);
-        softmax.clear();
+        begin_rows();
         take_query_for(next);
       }
     }
