@@ -4,7 +4,7 @@
 #   tests/device/measure.sh FOLDER [PART...]
 #
 # prints each part's tables and keeps its reports in FOLDER. Parts: peers, prompts, layers, shares, clean,
-# encodings, windows, sharing, batching, heads, dram, sm80, verify, variants, random, sanitize, clusters, tune; all
+# encodings, windows, caps, sharing, batching, heads, dram, sm80, verify, variants, random, sanitize, clusters, tune; all
 # of them by default. It needs bin/kgen (or another one in KGEN) and, for one thing each, torch, ncu
 # and compute-sanitizer.
 set -euo pipefail
@@ -13,7 +13,7 @@ kgen=${KGEN:-bin/kgen}
 out=${1:?where to keep the reports: tests/device/measure.sh FOLDER [PART...]}
 shift
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(peers prompts layers shares clean encodings sharing batching heads windows dram sm80 verify variants random sanitize clusters tune)
+[ ${#parts[@]} -gt 0 ] || parts=(peers prompts layers shares clean encodings sharing batching heads windows caps dram sm80 verify variants random sanitize clusters tune)
 mkdir -p "$out"
 
 extend=extend:1x64/8192,extend:1x64/32768,extend:1x64/131072,extend:8x64/8192,extend:1x256/16384,extend:4x512/8192
@@ -109,6 +109,16 @@ END
 4096 s/^cache:/masks: {window: 4096}\n&/
 1024 s/^cache:/masks: {window: 1024}\n&/
 128 s/query_heads: 32/query_heads: 64/; s/head_dim: 128/head_dim: 64/; s/^cache:/masks: {window: 128, sink_tokens: 4}\n&/
+END
+      ;;
+    caps) # Gemma 2's heads of 256 dimensions, and as many of 128 and 64 as models have
+      while read -r dim heads kv_heads; do
+        printf '%s\n' 'name: capped' 'rope: {type: default, theta: 10000}' 'masks: {soft_cap: 50}' 'targets: [sm_90a]' \
+          "model: {query_heads: $heads, kv_heads: $kv_heads, head_dim: $dim, dtype: bf16}" | bench "caps-$dim" - --case "$prompts,$attention"
+      done <<'END'
+256 16 8
+128 32 16
+64 32 8
 END
       ;;
     sharing)
