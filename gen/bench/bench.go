@@ -52,7 +52,7 @@ func (k Kernels) choose(s spec.Spec, c Case) kernel.Choice {
 		return chooser.Choose(abi.Kind(c.Kind), c.Query, c.Keys(s))
 	}
 	tile := k.Tiles[c.Kind]
-	return kernel.Choice{Rows: tile.Rows, Keys: tile.Keys, Blocks: k.Blocks(abi.Kind(c.Kind)), Tokens: schedule.LeastPart(tile.Keys)}
+	return kernel.Choice{Kind: abi.Kind(c.Kind), Rows: tile.Rows, Keys: tile.Keys, Blocks: k.Blocks(abi.Kind(c.Kind)), Tokens: schedule.LeastPart(tile.Keys)}
 }
 
 // Options say how to measure. The zero value of a field is its default.

@@ -186,17 +186,13 @@ func (p *Problem) rotateAhead(st *step, a schedule.Ahead, c cache) error {
 func (p *Problem) scheduleOptions(k Kernels, s spec.Spec) schedule.Options {
 	how := k.choose(s, p.c)
 	o := schedule.Options{
-		Rows: how.Rows, Cluster: how.Cluster, Group: s.Model.Group(), Causal: s.Masks.Causal,
-		Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens, MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize, Keys: how.CutKeys(),
+		Group: s.Model.Group(), Causal: s.Masks.Causal, Window: s.Masks.Window, SinkTokens: s.Masks.SinkTokens,
+		MaxPosition: s.Rope.MaxPosition, PageSize: s.Cache.PageSize,
 	}
 	if how.Folds {
-		o.Fold, o.PartsPerItem, o.Whole = true, p.PartsPerItem, s.Whole(p.c.Kind)
+		o.PartsPerItem, o.Whole = p.PartsPerItem, s.Whole(p.c.Kind)
 	}
-	if p.c.Kind == spec.Prefill {
-		o = o.Together(how.Blocks, how.Resident, s.Model.KVHeads)
-	} else {
-		o = o.FillBy(how.Blocks, how.Resident, s.Model.KVHeads, how.Tokens)
-	}
+	o = how.Schedule(o, s.Model.KVHeads)
 	return o.Cache(p.dev.Info().L2Bytes, 2*s.Model.KVHeads*(s.Model.HeadDim+s.Model.VHeadDim))
 }
 

@@ -170,7 +170,7 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 	}
 	if shape.Kind != spec.Prefill {
 		o := schedule.Options{Whole: s.Whole(shape.Kind), Cluster: p.Cluster}
-		if p.Folds && shape.Kind == spec.Extend { // as a kernel.Choice's CutKeys
+		if p.Folds && shape.Kind == spec.Extend { // as kernel.Choice.Schedule
 			o.Keys = p.Keys
 		}
 		parts = o.FillBy(cut.Fill*c.Multiprocessors/100/p.Cluster, 0, m.KVHeads, cut.Tokens).Parts(seen, tiles)

@@ -47,12 +47,22 @@ type Choice struct {
 	kernel *loaded
 }
 
-// CutKeys is what a sequence is cut by, as [schedule.Options].Keys says: extend's tiles, where it folds parts.
-func (c Choice) CutKeys() int {
+// cutKeys is what a sequence is cut by, as [schedule.Options].Keys says: extend's tiles, where it folds parts.
+func (c Choice) cutKeys() int {
 	if c.Kind == abi.KindExtend && c.Folds {
 		return c.Keys
 	}
 	return 0
+}
+
+// Schedule is o, which says what a sequence is and sees, for lists of the choice's kernel: by its tiles, in the order or the parts that suit
+// how many of its blocks the device runs.
+func (c Choice) Schedule(o schedule.Options, kvHeads int) schedule.Options {
+	o.Rows, o.Cluster, o.Keys, o.Fold = c.Rows, c.Cluster, c.cutKeys(), c.Folds
+	if c.Kind == abi.KindPrefill {
+		return o.Together(c.Blocks, c.Resident, kvHeads)
+	}
+	return o.FillBy(c.Blocks, c.Resident, kvHeads, c.Tokens)
 }
 
 // Plan is the tile of the choice's kernel, such as r16k64s4w8, as its file is named by it; "" of

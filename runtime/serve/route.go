@@ -54,7 +54,7 @@ func newRoutes(m Model, k Kernels, device cuda.Info) (routes, error) {
 	for i, kind := range kinds {
 		r.first[i] = len(r.all)
 		rows, keys := k.Tile(kind)
-		choices := []kernel.Choice{{Rows: rows, Keys: keys, Blocks: blocksOf(k, kind, device), Tokens: schedule.LeastPart(keys)}}
+		choices := []kernel.Choice{{Kind: kind, Rows: rows, Keys: keys, Blocks: blocksOf(k, kind, device), Tokens: schedule.LeastPart(keys)}}
 		switch {
 		case r.chooser == nil || rows == 0 || i == sharedDecode:
 		case i == decode:
@@ -127,14 +127,10 @@ func scheduleOptions(m Model, kind int, c kernel.Choice) schedule.Options {
 	if c.Rows == 0 || kind == sharedDecode {
 		return schedule.Options{}
 	}
-	o := schedule.Options{
-		Rows: c.Rows, Cluster: c.Cluster, Group: m.Group, Causal: m.Causal, Window: m.Window, SinkTokens: m.SinkTokens,
-		MaxPosition: m.maxPosition(), PageSize: m.PageSize, Keys: c.CutKeys(), Fold: c.Folds, Whole: kind == extend && m.Batching == fastest,
-	}
-	if kind == prefill {
-		return o.Together(c.Blocks, c.Resident, m.KVHeads)
-	}
-	return o.FillBy(c.Blocks, c.Resident, m.KVHeads, c.Tokens)
+	return c.Schedule(schedule.Options{
+		Group: m.Group, Causal: m.Causal, Window: m.Window, SinkTokens: m.SinkTokens,
+		MaxPosition: m.maxPosition(), PageSize: m.PageSize, Whole: kind == extend && m.Batching == fastest,
+	}, m.KVHeads)
 }
 
 // launch launches a route's kernel.
