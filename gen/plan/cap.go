@@ -24,15 +24,21 @@ func roomToCap(s spec.Spec, p Plan) bool {
 		return true
 	}
 	m, window, high := s.Model, s.Masks.Window > 0, s.Masks.SoftCap > usualCap
-	wide := m.VHeadDim > 128
-	if p.Reads(s).RotatesKeys() {
-		wholeHalves := s.Rope.RotaryDim == m.HeadDim && s.Rope.Pairing == rope.Half
-		return m.HeadDim < 128 || m.HeadDim == 128 && p.RotatesApart() && p.Keys == 64 && wholeHalves && !high
-	}
-	if boundsScores(s) {
-		return !(p.RotatesOwn() && window) && (!p.AlignsQueries || m.VHeadDim < 128 || p.Keys == 64 && !(wide && window))
-	}
+	raw, bounded, wide := p.Reads(s).RotatesKeys(), boundsScores(s), m.VHeadDim > 128
 	switch {
+	case raw && m.HeadDim == 128:
+		wholeHalves := s.Rope.RotaryDim == m.HeadDim && s.Rope.Pairing == rope.Half
+		return p.RotatesApart() && p.Keys == 64 && wholeHalves && !high
+	case raw:
+		return m.HeadDim < 128
+	case bounded && p.RotatesOwn():
+		return !window
+	case bounded && p.AlignsQueries && wide:
+		return p.Keys == 64 && !window
+	case bounded && p.AlignsQueries && m.VHeadDim == 128:
+		return p.Keys == 64
+	case bounded:
+		return true
 	case p.RotatesOwn(), wide && high:
 		return false
 	case wide && p.RotatesApart():

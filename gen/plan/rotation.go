@@ -22,10 +22,12 @@ func canAlign(s spec.Spec, kind spec.Kind) bool {
 // need not: where all of them is rotated, so that nothing is rounded once more for that (but dimensions that a rotation leaves as they
 // were are rounded, too); where what they are in their products with keys has the range; and where it is
 // faster: with whole tiles in a loop without branches, 128 dimensions take 1 to 5 percent less (prefill and extend, H200, 2026-11-26; without
-// that loop it was 1 more), and 64 dimensions 3. Of aligned queries the factor is in the elements of their rotation.
+// that loop it was 1 more), and 64 dimensions 3. Of aligned queries the factor is in the elements of their rotation. Where scores are capped, they are
+// scaled to what capping takes, but for aligned ones.
 func (p Plan) ScalesQueries(s spec.Spec) bool {
 	return p.Family == SM90 && manyRows(p.Kind) && s.Model.HeadDim <= 128 && s.Model.DType == spec.BF16 && s.Rope.RotaryDim == s.Model.HeadDim &&
-		(s.Masks.SoftCap == 0 || !p.AlignsQueries) && (!FP16Keys(s, p.Family) || p.Kind == spec.Extend && p.RotatesApart() && queriesTakeFactor(s)) && (!p.AlignsQueries || rotationTakesFactor(s))
+		(!FP16Keys(s, p.Family) || p.Kind == spec.Extend && p.RotatesApart() && queriesTakeFactor(s)) &&
+		(!p.AlignsQueries || s.Masks.SoftCap == 0 && rotationTakesFactor(s))
 }
 
 // FP16QueryScale scales queries that are fp16, in their products with keys (FP16Keys) or until

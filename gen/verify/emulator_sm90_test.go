@@ -220,7 +220,7 @@ func TestGeneratedKernelsClusters(t *testing.T) {
 	}
 }
 
-// Capped scores beside a warpgroup that rotates, and of two blocks that exchange raw keys.
+// Capped scores beside a warpgroup that rotates or copiers that do, of warpgroups that rotate their own queries, and of two blocks that exchange raw keys.
 func TestGeneratedKernelsCapped(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -230,11 +230,13 @@ func TestGeneratedKernelsCapped(t *testing.T) {
 		tile     spec.Tile
 	}{
 		{64, spec.Prefill, spec.Segment, spec.Tile{Rows: 128, Keys: 128, Stages: 2, Warps: 16}},
+		{64, spec.Prefill, spec.Segment, spec.Tile{Rows: 192, Keys: 128, Stages: 3, Warps: 16}},
+		{128, spec.Extend, spec.Segment, spec.Tile{Rows: 128, Keys: 128, Stages: 2, Warps: 12}},
 		{128, spec.Extend, spec.Segment, spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}},
 		{128, spec.Extend, spec.Raw, spec.Tile{Rows: 256, Keys: 64, Stages: 2, Warps: 16}},
 		{256, spec.Extend, spec.Segment, spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}},
 	} {
-		t.Run(fmt.Sprintf("%s %s, head dim %d", c.kind, c.encoding, c.headDim), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s %s, head dim %d, %+v", c.kind, c.encoding, c.headDim, c.tile), func(t *testing.T) {
 			t.Parallel()
 			s := emulated(t, func(s *spec.Spec) {
 				s.Model.QueryHeads, s.Model.HeadDim, s.Model.VHeadDim = 4*s.Model.KVHeads, c.headDim, c.headDim

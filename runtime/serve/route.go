@@ -72,7 +72,7 @@ func newRoutes(m Model, k Kernels, device cuda.Info) (routes, error) {
 					return routes{}, fmt.Errorf("a kernel of %s reads keys that are rotated ahead of it, and %T has no MapKeys and Materialise: embed the *kernel.Set", kind, k)
 				}
 			}
-			r.all = append(r.all, route{i, c, scheduleOptions(m, i, c).Cache(device.L2Bytes, m.tokenBytes())})
+			r.all = append(r.all, route{i, c, scheduleOptions(m, c).Cache(device.L2Bytes, m.tokenBytes())})
 		}
 	}
 	return r, nil
@@ -123,13 +123,13 @@ func (r *routes) together(entries []Entry, extended []kvcache.Extended, least in
 func (r *routes) options(kind int) *schedule.Options { return &r.all[r.first[kind]].schedule }
 
 // scheduleOptions says how the work of a kernel is listed.
-func scheduleOptions(m Model, kind int, c kernel.Choice) schedule.Options {
-	if c.Rows == 0 || kind == sharedDecode {
+func scheduleOptions(m Model, c kernel.Choice) schedule.Options {
+	if c.Rows == 0 || c.Kind == abi.KindSharedDecode {
 		return schedule.Options{}
 	}
 	return c.Schedule(schedule.Options{
 		Group: m.Group, Causal: m.Causal, Window: m.Window, SinkTokens: m.SinkTokens,
-		MaxPosition: m.maxPosition(), PageSize: m.PageSize, Whole: kind == extend && m.Batching == fastest,
+		MaxPosition: m.maxPosition(), PageSize: m.PageSize, Whole: c.Kind == abi.KindExtend && m.Batching == fastest,
 	}, m.KVHeads)
 }
 

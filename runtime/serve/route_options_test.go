@@ -17,7 +17,7 @@ func TestPrefillTilesTogether(t *testing.T) {
 		{"resident", kernel.Choice{Kind: abi.KindPrefill, Rows: 128, Blocks: 66, Resident: 132}},
 		{"of kernels that do not say", kernel.Choice{Kind: abi.KindPrefill, Rows: 128, Blocks: 132}},
 	} {
-		if o := scheduleOptions(m, prefill, c.choice); o.SplitTokens != 0 || o.Wave != 16 {
+		if o := scheduleOptions(m, c.choice); o.SplitTokens != 0 || o.Wave != 16 {
 			t.Errorf("%s: cut at %d, in groups of %d; want 0 and 16", c.name, o.SplitTokens, o.Wave)
 		}
 	}
