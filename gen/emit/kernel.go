@@ -229,6 +229,9 @@ func config(s spec.Spec, p plan.Plan) string {
 		line("int", "rotators", p.Rotators, "warps that rotate")
 		line("int", "queries", p.Queries, "tiles of rotated queries that there is room for")
 		line("bool", "folds", p.Folds, "items may have several parts")
+		if p.Kind != spec.Decode {
+			line("bool", "bounded_scores", plan.BoundsScores(s), "by the soft cap, so that a softmax need not subtract anything")
+		}
 	}
 	line("int", "threads", p.Threads(), "")
 	line("int", "min_blocks", max(p.MinBlocks, 1), "blocks of a multiprocessor")

@@ -7,9 +7,10 @@ import (
 	"github.com/kgen-project/kgen/runtime/rope"
 )
 
-// boundsScores reports specs whose soft cap keeps scores where family sm90's kinds of many rows subtract nothing from them
-// (bounded_scores of templates/tile/softmax.cuh), as those of all published models do: then no scores are computed once more.
-func boundsScores(s spec.Spec) bool {
+// BoundsScores reports specs whose soft cap keeps exponents where family sm90's kinds of many rows subtract nothing from them, as those of
+// all published models do: weights and what they add up to are then within their range, no row looks for a maximum, and no scores
+// are computed once more.
+func BoundsScores(s spec.Spec) bool {
 	const most = 80 // as an exponent of 2
 	return s.Masks.SoftCap > 0 && s.Masks.SoftCap*math.Log2E <= most && s.Model.DType == spec.BF16
 }
@@ -24,7 +25,7 @@ func roomToCap(s spec.Spec, p Plan) bool {
 		return true
 	}
 	m, window, high := s.Model, s.Masks.Window > 0, s.Masks.SoftCap > usualCap
-	raw, bounded, wide := p.Reads(s).RotatesKeys(), boundsScores(s), m.VHeadDim > 128
+	raw, bounded, wide := p.Reads(s).RotatesKeys(), BoundsScores(s), m.VHeadDim > 128
 	switch {
 	case raw && m.HeadDim == 128:
 		wholeHalves := s.Rope.RotaryDim == m.HeadDim && s.Rope.Pairing == rope.Half

@@ -314,7 +314,7 @@ var mutationsFar = []mutation{
 
 // Of a cap so high that rows whose scores it leaves far from 0 subtract their maximum.
 var mutationsFarCapped = []mutation{
-	{"weights bounded by any cap", spec.Prefill, spec.Segment, "Config::soft_cap * log2_e <= 80.f && ", "", false},
+	{"weights bounded by any cap", spec.Prefill, spec.Segment, "bounded_scores = false", "bounded_scores = true", false},
 }
 
 // Those of a cap that bounds weights.

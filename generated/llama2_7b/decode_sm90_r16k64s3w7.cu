@@ -1445,11 +1445,6 @@ constexpr float most_weight = 0x1p60f;
 template <>
 constexpr float most_weight<ptx::fp16> = 0x1p15f;
 
-// Whether a cap keeps exponents where weights and what they add up to are within their range if nothing is subtracted: then no row
-// looks for a maximum, and all of them have 0.
-template <class Config>
-constexpr bool bounded_scores = Config::soft_cap > 0.f && Config::soft_cap * log2_e <= 80.f && most_weight<typename Config::Element> >= 0x1p60f;
-
 // The sum of the four lanes that have a row together.
 __device__ __forceinline__ float quad_sum(float x) {
   x += ptx::shuffle_xor(x, 1);

@@ -789,6 +789,7 @@ struct Config {
   static constexpr int rotators = 3;              // warps that rotate
   static constexpr int queries = 2;               // tiles of rotated queries that there is room for
   static constexpr bool folds = true;             // items may have several parts
+  static constexpr bool bounded_scores = false;   // by the soft cap, so that a softmax need not subtract anything
   static constexpr int threads = 384;
   static constexpr int min_blocks = 1;            // blocks of a multiprocessor
   static constexpr int shared_bytes = 181248;     // dynamic shared memory of a block
@@ -1443,11 +1444,6 @@ template <class Element>
 constexpr float most_weight = 0x1p60f;
 template <>
 constexpr float most_weight<ptx::fp16> = 0x1p15f;
-
-// Whether a cap keeps exponents where weights and what they add up to are within their range if nothing is subtracted: then no row
-// looks for a maximum, and all of them have 0.
-template <class Config>
-constexpr bool bounded_scores = Config::soft_cap > 0.f && Config::soft_cap * log2_e <= 80.f && most_weight<typename Config::Element> >= 0x1p60f;
 
 // The sum of the four lanes that have a row together.
 __device__ __forceinline__ float quad_sum(float x) {
@@ -2789,6 +2785,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // as beside a warpgroup that rotates, of three, or to fold a part apart: ptxas would wait for each product of the whole loop, and not
   // always say so.
   constexpr bool ends_under_products = Config::folds && warpgroups == 2 && !rotates_apart<Config>;  // nor, beside the loop for whole tiles, of others
+  static_assert(!(ends_under_products && folds_apart), "a part's last outputs are there before it is folded");
+  static_assert(!Config::bounded_scores || most_weight<Element> >= 0x1p60f, "room for weights of which nothing is subtracted");
   // How many of a lane's two rows are compared with the most that they may add up to ahead of the wait for the next keys. Those the
   // compiler adds up among the exponentials, which leave room for it, others behind all exponentials. By three warpgroups prefill of
   // 64 dimensions takes 4 to 6 percent less time so, extend beside rotators 1 to 2, and by two warpgroups alone 1 to 3 more (H200).
@@ -2826,7 +2824,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     Softmax<1> softmax;
     auto begin_rows = [&]() {
       softmax.clear();
-      if constexpr (bounded_scores<Config>) softmax.maximum[0][0] = softmax.maximum[0][1] = 0.f;
+      if constexpr (Config::bounded_scores) softmax.maximum[0][0] = softmax.maximum[0][1] = 0.f;
     };
     output.clear();
     begin_rows();
@@ -2892,7 +2890,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // 0 subtracts nothing: a warp of such rows alone saves an instruction a score.
     constexpr float near = 32.f;
     constexpr int usually_plain = 1;
-    int plain = bounded_scores<Config>;
+    int plain = Config::bounded_scores;
     auto find_plain = [&]() { plain = score_exponent<Config>(params) == 1.f && softmax.plain(); };
     auto stay_plain = [&]() { plain = 1; };
     auto weigh_row = [&](int h, int plain) {
@@ -2993,7 +2991,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         cap();
         mask(key.stage, next);
         int started = 1;  // every row (a bool, the compiler spills)
-        if constexpr (bounded_scores<Config>) {
+        if constexpr (Config::bounded_scores) {
           weigh_first();
         } else if constexpr (guesses_first) {
           guess_first_weights();
@@ -3047,7 +3045,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           to_fragments<Element>(weights, scores, 1);
           if constexpr (rows_compared_early == 1) exceeds = exceeds | ptx::any(added[1] > most);
           if constexpr (rows_compared_early == 0) exceeds = ptx::any(added[0] > most || added[1] > most);
-          return bounded_scores<Config> || !exceeds;
+          return Config::bounded_scores || !exceeds;
         };
         auto finish_tile = [&]() {
           softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
@@ -3081,14 +3079,14 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
             ends_part = Config::folds && !folds_apart && next.begins_part();
             if (ends_part || !started) {
               if (ends_part) ended = softmax, begin_rows();
-              if constexpr (!bounded_scores<Config>) {
+              if constexpr (!Config::bounded_scores) {
                 started = softmax.start(scores, near);
                 find_plain();
               }
             }
             within_range = find_weights(plain);
           }
-          if constexpr (!bounded_scores<Config>) {
+          if constexpr (!Config::bounded_scores) {
             if (!within_range) weigh_again(held, added);
           }
           finish_tile();

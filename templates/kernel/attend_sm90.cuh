@@ -43,6 +43,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 #else
   constexpr bool ends_under_products = !rotates_apart<Config> && !rotates_own<Config> && !folds_apart;
 #endif
+  static_assert(!(ends_under_products && folds_apart), "a part's last outputs are there before it is folded");
+  static_assert(!Config::bounded_scores || most_weight<Element> >= 0x1p60f, "room for weights of which nothing is subtracted");
   // How many of a lane's two rows are compared with the most that they may add up to ahead of the wait for the next keys. Those the
   // compiler adds up among the exponentials, which leave room for it, others behind all exponentials. By three warpgroups prefill of
   // 64 dimensions takes 4 to 6 percent less time so, extend beside rotators 1 to 2, and by two warpgroups alone 1 to 3 more (H200).
@@ -88,7 +90,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     Softmax<1> softmax;
     auto begin_rows = [&]() {
       softmax.clear();
-      if constexpr (bounded_scores<Config>) softmax.maximum[0][0] = softmax.maximum[0][1] = 0.f;
+      if constexpr (Config::bounded_scores) softmax.maximum[0][0] = softmax.maximum[0][1] = 0.f;
     };
     output.clear();
     begin_rows();
@@ -167,12 +169,12 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 #if KGEN_SCALED_QUERIES
     constexpr float near = 32.f;
     constexpr int usually_plain = 1;
-    int plain = bounded_scores<Config>;
+    int plain = Config::bounded_scores;
     auto find_plain = [&]() { plain = score_exponent<Config>(params) == 1.f && softmax.plain(); };
     auto stay_plain = [&]() { plain = 1; };
 #else
     constexpr float near = -1.f;
-    constexpr int plain = bounded_scores<Config>, usually_plain = plain;
+    constexpr int plain = Config::bounded_scores, usually_plain = plain;
     auto find_plain = [&]() {};
     auto stay_plain = [&]() {};
 #endif
@@ -278,7 +280,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         cap();
         mask(key.stage, next);
         int started = 1;  // every row (a bool, the compiler spills)
-        if constexpr (bounded_scores<Config>) {
+        if constexpr (Config::bounded_scores) {
           weigh_first();
         } else if constexpr (guesses_first) {
           guess_first_weights();
@@ -332,7 +334,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           to_fragments<Element>(weights, scores, 1);
           if constexpr (rows_compared_early == 1) exceeds = exceeds | ptx::any(added[1] > most);
           if constexpr (rows_compared_early == 0) exceeds = ptx::any(added[0] > most || added[1] > most);
-          return bounded_scores<Config> || !exceeds;
+          return Config::bounded_scores || !exceeds;
         };
         auto finish_tile = [&]() {
           softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
@@ -368,14 +370,14 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
             ends_part = Config::folds && !folds_apart && next.begins_part();
             if (ends_part || !started) {
               if (ends_part) ended = softmax, begin_rows();
-              if constexpr (!bounded_scores<Config>) {
+              if constexpr (!Config::bounded_scores) {
                 started = softmax.start(scores, near);
                 find_plain();
               }
             }
             within_range = find_weights(plain);
           }
-          if constexpr (!bounded_scores<Config>) {
+          if constexpr (!Config::bounded_scores) {
             if (!within_range) weigh_again(held, added);
           }
           finish_tile();
