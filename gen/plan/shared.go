@@ -33,6 +33,10 @@ func highTermBytes(s spec.Spec, keys int) int {
 // generated source holds it to the struct's own size.
 func sharedBytes(s spec.Spec, p Plan) int {
 	m := s.Model
+	lastPosition := 0
+	if s.Masks.Window > 0 {
+		lastPosition = 4
+	}
 	query := p.BlockRows() * m.HeadDim * elementBytes
 	stages := p.Stages * p.Keys * (m.HeadDim + m.VHeadDim) * elementBytes
 	switch {
@@ -48,10 +52,6 @@ func sharedBytes(s spec.Spec, p Plan) int {
 		return roundUp(p.Queries*query+stages+results+kept+rotation+rings, columnAlign)
 	case p.Family == SM90: // struct AttendSm90Shared
 		const note = 4
-		lastPosition := 0
-		if s.Masks.Window > 0 {
-			lastPosition = 4
-		}
 		keyStages, keyBarriers, rotation := p.KeyStages, barriers, 0
 		stages += (p.KeyStages - p.Stages) * p.Keys * m.HeadDim * elementBytes
 		if s.RotatesKeys() {
@@ -74,7 +74,7 @@ func sharedBytes(s spec.Spec, p Plan) int {
 		return roundUp(p.Queries*query+stages+rotation+rings, columnAlign)
 	case manyRows(p.Kind): // struct AttendShared
 		sums := 2 * (p.Rows / p.Warps / 16) * p.Threads() * 4
-		return roundUp(query+stages+(p.Stages+1)*keyTileBytes+sums, tileAlign)
+		return roundUp(query+stages+(p.Stages+1)*keyTileBytes+sums+lastPosition, tileAlign)
 	case p.Kind == spec.Decode: // union DecodeShared
 		result := p.Rows * (2 + m.VHeadDim + resultPad) * 4
 		return roundUp(p.Warps*max(query+stages, result), tileAlign)

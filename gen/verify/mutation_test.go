@@ -106,6 +106,19 @@ func TestMutationsSM90AreFound(t *testing.T) {
 	})
 }
 
+func TestMutationsOfWindowsAreFound(t *testing.T) {
+	t.Parallel()
+	for _, target := range []spec.Target{"sm_80", "sm_90a"} {
+		t.Run(string(target), func(t *testing.T) {
+			t.Parallel()
+			mustBeFound(t, 4, mutationsWindow, func(s *spec.Spec) {
+				s.Targets = []spec.Target{target}
+				s.Masks.Window = 150
+			})
+		})
+	}
+}
+
 // Mistakes that few random cases show: of rows of which one has a late key that outweighs all others.
 func TestMutationsOfLateKeysAreFound(t *testing.T) {
 	t.Parallel()

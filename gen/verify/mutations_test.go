@@ -41,6 +41,7 @@ var mutations = []mutation{
 	{"causal, one key too many", spec.Extend, spec.Raw, "index + tile.causal + 1;", "index + tile.causal + 2;", false},
 	{"last tile not masked", spec.Decode, spec.Segment, "return last >= tile.end || ", "return ", false},
 	{"diagonal tile not masked", spec.Prefill, spec.Segment, " || last > first_index + tile.causal", remove, false},
+	{"a window that cuts no tile", spec.Extend, spec.Segment, "item.q_index, shared.last_position)", "item.q_index, 0)", true},
 	{"window, a key too many of a pair", spec.Extend, spec.Segment, "(below + 7) / 8 + (below + 6) / 8", "(below + 7) / 8 * 2", true},
 	{"window, one key too many", spec.Extend, spec.Segment, "- Config::window + 1;", "- Config::window;", true},
 	{"sink tokens at local positions", spec.Extend, spec.Segment, "keys.sinks = Config::sink_tokens - offset;", "keys.sinks = Config::sink_tokens;", true},
@@ -108,4 +109,9 @@ var mutationsLists = []mutation{
 	{"padding left as it was", spec.Schedule, spec.Baked, "put(all + count + i, 0, 0, 0, 0, 0, 0, 0, 0);", "{}", false},
 	{"tokens of nobody without slots", spec.Schedule, spec.Baked, "slot_begin[last + t] = slots;", "{}", false},
 	{"a barrier left out", spec.Schedule, spec.Baked, "notes.sums[t.warp] = mine;\n  t.sync();", "notes.sums[t.warp] = mine;", false},
+}
+
+// Those of windows longer than a tile of keys: of an item's tiles only those that a window cuts are masked.
+var mutationsWindow = []mutation{
+	{"a window from the first token's position alone", spec.Extend, spec.Segment, "token < own.count; token += 32) last", "token < 1; token += 32) last", false},
 }
