@@ -48,7 +48,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
     for (int s = 1; s < stages; ++s) shared.tile[s] = tile_after<keys>(params, shared.tile[s - 1], item.run_end);
   }
 #if KGEN_WINDOW
-  if (first_row == 0) {
+  if (first_row == 0) {  // one warp
     const int last = last_position<Config>(params, item, lane);
     if (lane == 0) shared.last_position = last;
   }
