@@ -15,6 +15,14 @@ func BoundsScores(s spec.Spec) bool {
 	return s.Masks.SoftCap > 0 && s.Masks.SoftCap*math.Log2E <= most && s.Model.DType == spec.BF16
 }
 
+// CapsTogether reports plans of family sm90's kinds of many rows that cap four scores by one reciprocal, where the unit for these and for
+// exponentials sets the pace: beside the products of 256 dimensions extend takes up to 2 percent longer so (H200, 2026-11-28), and of baked
+// keys of 128 shared decode spills 44 bytes (nvrtc 13.0.88).
+func CapsTogether(s spec.Spec, p Plan) bool {
+	spills := s.Cache.Encoding == spec.Baked && p.Kind == spec.SharedDecode && s.Model.VHeadDim == 128
+	return s.Masks.SoftCap > 0 && s.Model.VHeadDim <= 128 && !spills
+}
+
 // usualCap is the highest cap of a published model, about: cap_scores of templates/tile/mask.cuh does more for higher ones.
 const usualCap = 64
 
@@ -36,7 +44,7 @@ func roomToCap(s spec.Spec, p Plan) bool {
 		return !window
 	case bounded && p.AlignsQueries && wide:
 		return p.Keys == 64 && !window
-	case bounded && p.AlignsQueries && m.VHeadDim == 128:
+	case bounded && p.AlignsQueries && m.VHeadDim == 128: // others spill nothing where four scores are capped together, but take up to 9 percent longer than by 12 warps
 		return p.Keys == 64
 	case bounded:
 		return true

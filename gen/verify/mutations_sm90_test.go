@@ -64,7 +64,7 @@ var mutationsSM90 = []mutation{
 	{"a tile that a window cuts without its mask", spec.Extend, spec.Segment, "if (tile.begin < keys.begin && last >= keys.sinks) return true;", remove, true},
 	{"a tile that a window cuts for the first query token alone", spec.Extend, spec.Segment, "token < own.count; token += 32", "token < 1; token += 32", true},
 	{"a tile that sink tokens reach into as one of them", spec.Extend, spec.Segment, "last >= keys.sinks", "tile.begin >= keys.sinks", true},
-	{"a window by another item's positions", spec.Extend, spec.Segment, "if (!t.begins_item()) return;", "if (!t.begins_item() || t.item > 0) return;", true},
+	{"a window by another item's positions", spec.Extend, spec.Segment, "if (t.begins_item()) keep_last_position", "if (t.begins_item() && t.item == 0) keep_last_position", true},
 
 	// A block's work and its results.
 	{"fixed shares that all go forwards", spec.Decode, spec.Segment, "all - 1 - worker());", "worker() + 1);", false},
@@ -317,12 +317,20 @@ var mutationsFarCapped = []mutation{
 	{"weights bounded by any cap", spec.Prefill, spec.Segment, "bounded_scores = false", "bounded_scores = true", false},
 }
 
+// Of a cap so low that the exponents of its rows' scores add up to more than fp32 has numbers for.
+var mutationsFarAboveCap = []mutation{
+	{"denominators of any size multiplied", spec.Prefill, spec.Segment, "ptx::minimum_or_nan(score(i), 31.f)", "score(i)", false},
+}
+
 // Those of a cap that bounds weights.
 var mutationsCapped = []mutation{
 	{"capped exponents of another base", spec.Extend, spec.Segment, "constexpr float cap = Config::soft_cap * log2_e;", "constexpr float cap = Config::soft_cap;", false},
 	{"capped by half of the exponent", spec.Extend, spec.Segment, "(2.f * log2_e / (Config::soft_cap", "(log2_e / (Config::soft_cap", false},
 	{"a further part whose maximum is none", spec.Extend, spec.Segment, "if (ends_part) ended = softmax, begin_rows();", "if (ends_part) ended = softmax, softmax.clear();", false},
-	{"scaled queries capped by the scale again", spec.Prefill, spec.Segment, "cap_scores<Config>(scores, product_exponent<Config>(params));", "cap_scores<Config>(scores, exponent_factor<Config>(params));", false},
+	{"scaled queries capped by the scale again", spec.Prefill, spec.Segment, "cap_scores<Config, true>(scores, product_exponent<Config>(params));", "cap_scores<Config, true>(scores, exponent_factor<Config>(params));", false},
+	{"unseen keys capped together with others", spec.Extend, spec.Segment, "mask();\n        cap_scores<Config, true>", "cap_scores<Config, true>", false},
+	{"the left reciprocals exchanged", spec.Extend, spec.Segment, "{x[1] * of_left, x[0] * of_left,", "{x[0] * of_left, x[1] * of_left,", false},
+	{"the right reciprocals of the left", spec.Extend, spec.Segment, "x[3] * of_right, x[2] * of_right}", "x[3] * of_left, x[2] * of_left}", false},
 }
 
 // capped is for them, by tiles of which sequences have parts.

@@ -41,12 +41,12 @@ var mutations = []mutation{
 	{"causal, one key too many", spec.Extend, spec.Raw, "index + tile.causal + 1;", "index + tile.causal + 2;", false},
 	{"last tile not masked", spec.Decode, spec.Segment, "return last >= tile.end || ", "return ", false},
 	{"diagonal tile not masked", spec.Prefill, spec.Segment, " || last > first_index + tile.causal", remove, false},
-	{"a window that cuts no tile", spec.Extend, spec.Segment, "item.q_index, shared.last_position)", "item.q_index, 0)", true},
+	{"a window that cuts no tile", spec.Extend, spec.Segment, "item.q_index, kept_last_position(shared))", "item.q_index, 0)", true},
 	{"window, a key too many of a pair", spec.Extend, spec.Segment, "(below + 7) / 8 + (below + 6) / 8", "(below + 7) / 8 * 2", true},
 	{"window, one key too many", spec.Extend, spec.Segment, "- Config::window + 1;", "- Config::window;", true},
 	{"sink tokens at local positions", spec.Extend, spec.Segment, "keys.sinks = Config::sink_tokens - offset;", "keys.sinks = Config::sink_tokens;", true},
 	{"sink logit of another base", spec.Decode, spec.Segment, "[head] * log2_e", "[head]", true},
-	{"soft cap of half the height", spec.Extend, spec.Segment, "ptx::multiply_add(-2.f * cap, ptx::reciprocal_approx(e + 1.f), cap)", "ptx::multiply_add(-1.f * cap, ptx::reciprocal_approx(e + 1.f), cap)", true},
+	{"soft cap of half the height", spec.Extend, spec.Segment, "ptx::multiply_add(-2.f * cap, reciprocal, cap)", "ptx::multiply_add(-1.f * cap, reciprocal, cap)", true},
 
 	// Rotation.
 	{"sign of the sine", spec.Append, spec.Segment, "u.x * c0 - v.x * s0", "u.x * c0 + v.x * s0", false},

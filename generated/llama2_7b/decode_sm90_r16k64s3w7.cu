@@ -164,6 +164,12 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
 }
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ __forceinline__ float maximum(float a, float b) { return fmaxf(a, b); }
+// NaN where one of them is.
+__device__ __forceinline__ float minimum_or_nan(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
 // ---- pairs of fp16 ----
@@ -1438,7 +1444,7 @@ __device__ __forceinline__ void load_keys(SharedTile<Rows, Config::head_dim>& ti
 namespace kgen {
 
 // The most that a lane's weights of a tile may add up to where a maximum moves only when it
-// must: see attend_sm90. Weights so large are within the range of their type, and their
+// must: see attend_consumer. Weights so large are within the range of their type, and their
 // products with values and the sums of those within that of fp32.
 template <class Element>
 constexpr float most_weight = 0x1p60f;
@@ -1682,6 +1688,15 @@ __device__ __forceinline__ int last_position(const AttendParams& params, const I
 #pragma unroll 1
   for (int token = lane; token < own.count; token += 32) last = positions[token] > last ? positions[token] : last;
   return ptx::warp_maximum(last);
+}
+
+// With a window, one warp looks for an item's last position, which needs_mask asks for, and lane 0 keeps it in shared memory: registers are dear.
+template <class Config, class Shared>
+__device__ __forceinline__ void keep_last_position(const AttendParams& params, const Item& item, int lane, Shared& shared) {
+}
+template <class Shared>
+__device__ __forceinline__ int kept_last_position(const Shared& shared) {
+  return any_position;
 }
 
 // What makes scores exponents of 2 (where they are capped, those that cap_scores takes), of queries that are multiplied by it before.

@@ -164,6 +164,12 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
 }
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ __forceinline__ float maximum(float a, float b) { return fmaxf(a, b); }
+// NaN where one of them is.
+__device__ __forceinline__ float minimum_or_nan(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
 // ---- pairs of fp16 ----

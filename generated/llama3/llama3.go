@@ -25,7 +25,7 @@
 //	extend      extend_sm90_r256k64s4w16.cu
 //	extend      extend_sm90_r256k128s2w16.cu
 //	extend      extend_sm90_r128k128s2w16.cu
-//	extend      extend_sm90_r64k64s3w8.cu
+//	extend      extend_sm90_r64k128s2w8.cu
 //	extend      extend_sm80_r64k64s1w4.cu
 //	extend      extend_sm90_r256k128s2w12.cu
 //	decode      decode_sm80_r16k16s2w4.cu
@@ -58,7 +58,7 @@ import (
 //go:embed extend_sm90_r256k64s4w16.cu
 //go:embed extend_sm90_r256k128s2w16.cu
 //go:embed extend_sm90_r128k128s2w16.cu
-//go:embed extend_sm90_r64k64s3w8.cu
+//go:embed extend_sm90_r64k128s2w8.cu
 //go:embed extend_sm80_r64k64s1w4.cu
 //go:embed extend_sm90_r256k128s2w12.cu
 //go:embed decode_sm80_r16k16s2w4.cu
@@ -285,18 +285,18 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindExtend,
-				Entry:       "kgen_llama3_extend_sm90_r64k64s3w8",
-				File:        "extend_sm90_r64k64s3w8.cu",
+				Entry:       "kgen_llama3_extend_sm90_r64k128s2w8",
+				File:        "extend_sm90_r64k128s2w8.cu",
 				Family:      "sm90",
 				Targets:     []string{"sm_90a"},
 				Tuned:       []string{"sm_90a"},
 				Rows:        64,
-				Keys:        64,
-				Stages:      3,
+				Keys:        128,
+				Stages:      2,
 				Warps:       8,
-				SharedBytes: 148480,
+				SharedBytes: 197632,
 				Folds:       true,
-				Source:      read("extend_sm90_r64k64s3w8.cu"),
+				Source:      read("extend_sm90_r64k128s2w8.cu"),
 			},
 			{
 				Kind:        abi.KindExtend,
@@ -429,9 +429,9 @@ func Bundle() kernel.Bundle {
 				{Kind: abi.KindPrefill, Query: 64, Entry: "kgen_llama3_prefill_sm90_r128k64s2w16"},
 				{Kind: abi.KindPrefill, Query: 128, Entry: "kgen_llama3_prefill_sm90_r128k128s2w16"},
 				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w16"},
-				{Kind: abi.KindExtend, Query: 16, Fill: 100, Tokens: 512, Entry: "kgen_llama3_extend_sm90_r64k64s3w8"},
+				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r64k128s2w8"},
 				{Kind: abi.KindExtend, Query: 32, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Fill: 100, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Fill: 200, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 65536, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},

@@ -164,6 +164,12 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
 }
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ __forceinline__ float maximum(float a, float b) { return fmaxf(a, b); }
+// NaN where one of them is.
+__device__ __forceinline__ float minimum_or_nan(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
 // ---- pairs of fp16 ----
@@ -1438,7 +1444,7 @@ __device__ __forceinline__ void load_keys(SharedTile<Rows, Config::head_dim>& ti
 namespace kgen {
 
 // The most that a lane's weights of a tile may add up to where a maximum moves only when it
-// must: see attend_sm90. Weights so large are within the range of their type, and their
+// must: see attend_consumer. Weights so large are within the range of their type, and their
 // products with values and the sums of those within that of fp32.
 template <class Element>
 constexpr float most_weight = 0x1p60f;
@@ -1682,6 +1688,15 @@ __device__ __forceinline__ int last_position(const AttendParams& params, const I
 #pragma unroll 1
   for (int token = lane; token < own.count; token += 32) last = positions[token] > last ? positions[token] : last;
   return ptx::warp_maximum(last);
+}
+
+// With a window, one warp looks for an item's last position, which needs_mask asks for, and lane 0 keeps it in shared memory: registers are dear.
+template <class Config, class Shared>
+__device__ __forceinline__ void keep_last_position(const AttendParams& params, const Item& item, int lane, Shared& shared) {
+}
+template <class Shared>
+__device__ __forceinline__ int kept_last_position(const Shared& shared) {
+  return any_position;
 }
 
 // What makes scores exponents of 2 (where they are capped, those that cap_scores takes), of queries that are multiplied by it before.
@@ -2262,81 +2277,6 @@ struct AttendSm90Shared {
 
 }  // namespace kgen
 
-// ======== tile/attend_copiers.cuh ========
-// The warps of an attend kernel of family sm90 that copy K and V.
-
-namespace kgen {
-
-// Copies keys when their stage is free, and publishes what the tile is.
-template <class Config>
-struct KeyCopier {
-  const AttendParams& params;
-  AttendSm90Shared<Config>& shared;
-  int lane;
-  RingPlace<Config::key_stages> place;
-
-  __device__ __forceinline__ void copy(const TileOfItem& t) {
-    const KeyTile& tile = t.copies.tile;
-    look_for_last_position(t);
-    wait_for_stage(shared.key_free[place.stage], place.parity ^ 1);
-    const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
-    if (lane == 0) {
-      shared.tile[place.stage] = tile, shared.note[place.stage] = TileNote::of<Config>(t, last_position_of_item());
-      ptx::barrier_arrive_expecting(full, tile_bytes<Config, !exchanges_keys<Config>, false, Config::head_dim>(tile));
-    }
-    ptx::sync_warp();
-    copy_tile<Config, !exchanges_keys<Config>, false>(shared.key[place.stage], params.k_map, full, of_keys<Config>(t.copies, lane), t.kv_head, params.kv_heads);
-    place.advance();
-  }
-  __device__ __forceinline__ void end() { wait_for_all(shared.key_free, place); }
-
-  // What needs_mask asks of an item's positions is looked for with its first tile, and kept in shared memory, as a copier has few
-  // registers. Lane 0 alone writes and reads it there.
-  __device__ __forceinline__ void look_for_last_position(const TileOfItem& t) {
-  }
-  __device__ __forceinline__ int last_position_of_item() const {
-    return any_position;
-  }
-};
-
-template <class Config>
-struct ValueCopier {
-  const AttendParams& params;
-  AttendSm90Shared<Config>& shared;
-  int lane;
-  RingPlace<Config::stages> place;
-
-  __device__ __forceinline__ void copy(const TileOfItem& t) {
-    wait_for_stage(shared.value_free[place.stage], place.parity ^ 1);
-    const uint32_t full = ptx::shared_address(&shared.value_full[place.stage]);
-    if (lane == 0) ptx::barrier_arrive_expecting(full, tile_bytes<Config, true, true, Config::v_head_dim>(t.copies.tile));
-    ptx::sync_warp();
-    copy_tile<Config, true, true>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head, params.kv_heads);
-    place.advance();
-  }
-  __device__ __forceinline__ void end() { wait_for_all(shared.value_free, place); }
-};
-
-// One warp for both. A tile's values are copied behind the keys of the next: consumers let
-// go of a value stage in the middle of the softmax at whose end they let go of the stage of
-// the keys after those, and never do copies that could start wait behind ones that can't.
-template <class Config>
-__device__ __forceinline__ void produce_keys_and_values(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane) {
-  KeyCopier<Config> keys = {params, shared, lane};
-  ValueCopier<Config> values = {params, shared, lane};
-  TileOfItem before;  // whose values are not copied yet
-  before.copies.tile.run = -1;
-  for_each_tile<Config, Config::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) {
-    keys.copy(t);
-    if (before.copies.tile.exists()) values.copy(before);
-    before = t;  // of an item the last is none
-  });
-  keys.end();
-  values.end();
-}
-
-}  // namespace kgen
-
 // ======== tile/attend_rotators.cuh ========
 // The warps of an attend kernel of family sm90 that rotate queries and raw keys.
 
@@ -2751,21 +2691,10 @@ __device__ __forceinline__ void touch(Accumulator<1, Columns>& a) {
 
 }  // namespace kgen
 
-// ======== kernel/attend_sm90.cuh ========
-// attend, many rows, on Hopper: prefill, extend and shared decode. A warpgroup for each 64
-// rows of the tile does the softmax of one tile of keys under the products of the next. Of
-// one more, one or two warps keep the tensor copies of K and V in flight, and the others
-// rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Where queries
-// are aligned (tile/aligned_queries), and where there is room for it with raw keys and in prefill,
-// that is another warpgroup's work; of a cluster's two blocks each rotates half of a tile of raw keys then,
-// and gives it to the other. Three warpgroups leave no registers to others: each rotates its own
-// queries.
-// Blocks are persistent: the copies and rotations of the next item start under the end of
-// this one.
+// ======== tile/attend_consumer.cuh ========
+// A warpgroup of an attend kernel of family sm90 that attends, for 64 rows of the tile.
 
 namespace kgen {
-
-// ---- a consumer: one warpgroup ----
 
 template <class Config>
 __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Shared<Config>& shared, int warpgroup) {
@@ -2876,14 +2805,16 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       ptx::fence_async_shared();
       if constexpr (warpgroups == 1) ptx::named_barrier_sync(1, 128);
     };
-    auto cap = [&]() {
-    };
-    auto mask = [&](int stage, const TileNote& note) {
-      if (note.masked()) {
+    // Scores that are capped together are masked first as well: one that is no number, as an unseen key's may be, would spoil others. Those
+    // of an item's first tile are not, as nothing hides what that takes longer; but where an item has parts, which must begin as it does.
+    auto cap_and_mask = [&](int stage, const TileNote& note, bool together) {
+      auto mask = [&]() {
+        if (!note.masked()) return;
         const KeyTile tile = read_tile(shared.tile[stage], lane);
         const Item of = item();
         mask_scores(scores, first_row(), tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, of, tile, row); });
-      }
+      };
+      mask();
     };
 
     // Of queries that are scaled as they are rotated, scores are exponents, and a row whose first maximum is near
@@ -2904,8 +2835,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // others stay as they are: no row's result depends on another's.
     auto weigh_again = [&](int stage, float (&added)[2]) {
       query_times_keys<ScoreElement, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
-      cap();
-      mask(stage, note_of(stage));
+      cap_and_mask(stage, note_of(stage), true);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float most = ptx::maximum(added[h], ptx::shuffle_xor(added[h], 1));
@@ -2947,8 +2877,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     // Rows within their range keep the weights that they have. Returns whether every row has seen a key.
     auto weigh_first_again = [&](int stage, const TileNote& note) {
       query_times_keys<ScoreElement, Config::head_dim, 1>(scores, shared.query[query.stage], where_dear(first_row()), shared.key[stage], where_dear(lane));
-      cap();
-      mask(stage, note);
+      cap_and_mask(stage, note, true);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float top = softmax.row_maximum(scores, 0, h);
@@ -2988,8 +2917,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         pass_turn();
         ptx::wgmma_wait<0>();
         touch(scores);
-        cap();
-        mask(key.stage, next);
+        cap_and_mask(key.stage, next, Config::folds);
         int started = 1;  // every row (a bool, the compiler spills)
         if constexpr (Config::bounded_scores) {
           weigh_first();
@@ -3021,7 +2949,6 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           pass_turn();
           ptx::wgmma_wait<1>();  // the scores; the outputs go on
           touch(scores);
-          cap();
           held = key.stage;
           key.advance();
         };
@@ -3059,7 +2986,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           Softmax<1> ended;
           if (usual() && tokens == keys && next.whole<Config>()) {
             // Most tiles: code without a branch but the loop's, as one that is taken costs 20 cycles and more, and that
-            // of a run's first tile.
+            // of a run's first tile. Their scores are not masked, nor, as where they are capped there is no such loop, capped.
             for (;;) {
               if constexpr (!rotates_own<Config>) take_query_for(next);
               find_scores();
@@ -3075,7 +3002,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
             complete_values(tokens);
             take_query_for(next);
             find_scores();
-            mask(held, next);
+            cap_and_mask(held, next, true);
             ends_part = Config::folds && !folds_apart && next.begins_part();
             if (ends_part || !started) {
               if (ends_part) ended = softmax, begin_rows();
@@ -3140,6 +3067,89 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   }
   if (warpgroups > 1 && warpgroup == 0) ptx::named_barrier_sync(2, 256);  // what the one before passed last
 }
+
+}  // namespace kgen
+
+// ======== tile/attend_copiers.cuh ========
+// The warps of an attend kernel of family sm90 that copy K and V.
+
+namespace kgen {
+
+// Copies keys when their stage is free, and publishes what the tile is.
+template <class Config>
+struct KeyCopier {
+  const AttendParams& params;
+  AttendSm90Shared<Config>& shared;
+  int lane;
+  RingPlace<Config::key_stages> place;
+
+  __device__ __forceinline__ void copy(const TileOfItem& t) {
+    const KeyTile& tile = t.copies.tile;
+    if (t.begins_item()) keep_last_position<Config>(params, pointer<Item>(params.items)[t.item], lane, shared);
+    wait_for_stage(shared.key_free[place.stage], place.parity ^ 1);
+    const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
+    if (lane == 0) {
+      shared.tile[place.stage] = tile, shared.note[place.stage] = TileNote::of<Config>(t, kept_last_position(shared));
+      ptx::barrier_arrive_expecting(full, tile_bytes<Config, !exchanges_keys<Config>, false, Config::head_dim>(tile));
+    }
+    ptx::sync_warp();
+    copy_tile<Config, !exchanges_keys<Config>, false>(shared.key[place.stage], params.k_map, full, of_keys<Config>(t.copies, lane), t.kv_head, params.kv_heads);
+    place.advance();
+  }
+  __device__ __forceinline__ void end() { wait_for_all(shared.key_free, place); }
+};
+
+template <class Config>
+struct ValueCopier {
+  const AttendParams& params;
+  AttendSm90Shared<Config>& shared;
+  int lane;
+  RingPlace<Config::stages> place;
+
+  __device__ __forceinline__ void copy(const TileOfItem& t) {
+    wait_for_stage(shared.value_free[place.stage], place.parity ^ 1);
+    const uint32_t full = ptx::shared_address(&shared.value_full[place.stage]);
+    if (lane == 0) ptx::barrier_arrive_expecting(full, tile_bytes<Config, true, true, Config::v_head_dim>(t.copies.tile));
+    ptx::sync_warp();
+    copy_tile<Config, true, true>(shared.value[place.stage], params.v_map, full, t.copies, t.kv_head, params.kv_heads);
+    place.advance();
+  }
+  __device__ __forceinline__ void end() { wait_for_all(shared.value_free, place); }
+};
+
+// One warp for both. A tile's values are copied behind the keys of the next: consumers let
+// go of a value stage in the middle of the softmax at whose end they let go of the stage of
+// the keys after those, and never do copies that could start wait behind ones that can't.
+template <class Config>
+__device__ __forceinline__ void produce_keys_and_values(const AttendParams& params, AttendSm90Shared<Config>& shared, int lane) {
+  KeyCopier<Config> keys = {params, shared, lane};
+  ValueCopier<Config> values = {params, shared, lane};
+  TileOfItem before;  // whose values are not copied yet
+  before.copies.tile.run = -1;
+  for_each_tile<Config, Config::key_stages, true>(params, WorkList<typename AttendSm90Shared<Config>::Works, true>{shared.works, lane}, [&](const TileOfItem& t) {
+    keys.copy(t);
+    if (before.copies.tile.exists()) values.copy(before);
+    before = t;  // of an item the last is none
+  });
+  keys.end();
+  values.end();
+}
+
+}  // namespace kgen
+
+// ======== kernel/attend_sm90.cuh ========
+// attend, many rows, on Hopper: prefill, extend and shared decode. A warpgroup for each 64
+// rows of the tile does the softmax of one tile of keys under the products of the next. Of
+// one more, one or two warps keep the tensor copies of K and V in flight, and the others
+// rotate ahead of their use what is to be rotated: queries, and tiles of raw keys. Where queries
+// are aligned (tile/aligned_queries), and where there is room for it with raw keys and in prefill,
+// that is another warpgroup's work; of a cluster's two blocks each rotates half of a tile of raw keys then,
+// and gives it to the other. Three warpgroups leave no registers to others: each rotates its own
+// queries.
+// Blocks are persistent: the copies and rotations of the next item start under the end of
+// this one.
+
+namespace kgen {
 
 template <class Config>
 __device__ __forceinline__ void attend_sm90(const AttendParams& params) {

@@ -307,6 +307,7 @@ inline float log2_approx(float x) { return flush(__builtin_log2f(flush(x))); }
 inline float reciprocal_approx(float x) { return flush(1.f / flush(x)); }
 inline float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float maximum(float a, float b) { return __builtin_fmaxf(a, b); }
+inline float minimum_or_nan(float a, float b) { return a != a ? a : b != b ? b : __builtin_fminf(a, b); }
 inline float infinity() { return __builtin_inff(); }
 
 // ---- register pressure ----

@@ -47,12 +47,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
 #pragma unroll
     for (int s = 1; s < stages; ++s) shared.tile[s] = tile_after<keys>(params, shared.tile[s - 1], item.run_end);
   }
-#if KGEN_WINDOW
-  if (first_row == 0) {  // one warp
-    const int last = last_position<Config>(params, item, lane);
-    if (lane == 0) shared.last_position = last;
-  }
-#endif
+  if (first_row == 0) keep_last_position<Config>(params, item, lane, shared);
   ptx::sync_threads();
   auto load_key = [&](int slot, int stage) {
     const KeyTile& tile = shared.tile[slot];
@@ -111,11 +106,7 @@ __device__ __forceinline__ void attend(const AttendParams& params) {
 #if KGEN_SOFT_CAP
     cap_scores<Config>(scores, product_exponent<Config>(params));
 #endif
-#if KGEN_WINDOW
-    if (needs_mask<Config, keys>(tile, item.q_index, shared.last_position)) {
-#else
-    if (needs_mask<Config, keys>(tile, item.q_index, any_position)) {
-#endif
+    if (needs_mask<Config, keys>(tile, item.q_index, kept_last_position(shared))) {
       mask_scores(scores, first_row, tile.begin, lane, [&](int row) { return visible_to_row<Config>(params, item, tile, row); });
     }
     softmax.load_sums(shared.sum, thread);

@@ -14,11 +14,11 @@ struct KeyCopier {
 
   __device__ __forceinline__ void copy(const TileOfItem& t) {
     const KeyTile& tile = t.copies.tile;
-    look_for_last_position(t);
+    if (t.begins_item()) keep_last_position<Config>(params, pointer<Item>(params.items)[t.item], lane, shared);
     wait_for_stage(shared.key_free[place.stage], place.parity ^ 1);
     const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
     if (lane == 0) {
-      shared.tile[place.stage] = tile, shared.note[place.stage] = TileNote::of<Config>(t, last_position_of_item());
+      shared.tile[place.stage] = tile, shared.note[place.stage] = TileNote::of<Config>(t, kept_last_position(shared));
       ptx::barrier_arrive_expecting(full, tile_bytes<Config, !exchanges_keys<Config>, false, Config::head_dim>(tile));
     }
     ptx::sync_warp();
@@ -26,23 +26,6 @@ struct KeyCopier {
     place.advance();
   }
   __device__ __forceinline__ void end() { wait_for_all(shared.key_free, place); }
-
-  // What needs_mask asks of an item's positions is looked for with its first tile, and kept in shared memory, as a copier has few
-  // registers. Lane 0 alone writes and reads it there.
-  __device__ __forceinline__ void look_for_last_position(const TileOfItem& t) {
-#if KGEN_WINDOW
-    if (!t.begins_item()) return;
-    const int last = last_position<Config>(params, pointer<Item>(params.items)[t.item], lane);
-    if (lane == 0) shared.last_position = last;
-#endif
-  }
-  __device__ __forceinline__ int last_position_of_item() const {
-#if KGEN_WINDOW
-    return shared.last_position;
-#else
-    return any_position;
-#endif
-  }
 };
 
 template <class Config>

@@ -144,6 +144,23 @@ __device__ __forceinline__ int last_position(const AttendParams& params, const I
 #endif
 }
 
+// With a window, one warp looks for an item's last position, which needs_mask asks for, and lane 0 keeps it in shared memory: registers are dear.
+template <class Config, class Shared>
+__device__ __forceinline__ void keep_last_position(const AttendParams& params, const Item& item, int lane, Shared& shared) {
+#if KGEN_WINDOW
+  const int last = last_position<Config>(params, item, lane);
+  if (lane == 0) shared.last_position = last;
+#endif
+}
+template <class Shared>
+__device__ __forceinline__ int kept_last_position(const Shared& shared) {
+#if KGEN_WINDOW
+  return shared.last_position;
+#else
+  return any_position;
+#endif
+}
+
 // What makes scores exponents of 2 (where they are capped, those that cap_scores takes), of queries that are multiplied by it before.
 template <class Config>
 __device__ __forceinline__ float exponent_factor(const AttendParams& params) {

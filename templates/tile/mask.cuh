@@ -65,27 +65,48 @@ __device__ __forceinline__ bool needs_mask(const KeyTile& tile, int first_index,
 }
 
 #if KGEN_SOFT_CAP
+// Four reciprocals by one, that of a product. None may be 2^32 or more, and where one is no number, all are.
+__device__ __forceinline__ void reciprocals_together(float (&x)[4]) {
+  const float left = x[0] * x[1], right = x[2] * x[3], both = ptx::reciprocal_approx(left * right), of_left = right * both, of_right = left * both;
+  const float y[4] = {x[1] * of_left, x[0] * of_left, x[3] * of_right, x[2] * of_right};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = y[i];
+}
+
 // cap * tanh(x), made an exponent of 2, of a score that `exponent` makes 2x * log2(e): by tanh x = 1 - 2 / (exp(2x) + 1). (The quotient by an
 // approximate reciprocal: a division takes ten instructions more, and a call.) That is off by what
 // rounding a 1 costs, however small x is: of a cap, up to 2^-22. Under a large cap, scores are
 // hardly above that, so where x is small it is by tanh x = x - x^3 / 3 + 2 x^5 / 15.
-template <class Config, int MTiles, int Keys>
+// Together: four scores of a row have one reciprocal, where the unit for these and for exponentials sets the pace.
+template <class Config, bool Together = false, int MTiles, int Keys>
 __device__ __forceinline__ void cap_scores(Accumulator<MTiles, Keys>& scores, float exponent) {
   constexpr bool large = Config::soft_cap > 64.f;  // no published model's is
   constexpr float small = 1.f / 8.f;               // the next term is below 2^-22 of x
   constexpr float cap = Config::soft_cap * log2_e;
+  static_assert(Keys % 16 == 0, "scores of a row by four");
 #pragma unroll
   for (int m = 0; m < MTiles; ++m)
 #pragma unroll
-    for (int n = 0; n < Keys / 8; ++n)
+    for (int n = 0; n < Keys / 8; n += 2)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float& score = scores.block[m][n][i];
-        score *= exponent;
-        const float x = score * (ln_2 / 2.f), square = x * x, e = ptx::exp2_approx(score);
-        score = ptx::multiply_add(-2.f * cap, ptx::reciprocal_approx(e + 1.f), cap);
-        if (large && square < small * small) {
-          score = cap * x * ptx::multiply_add(square, ptx::multiply_add(square, 2.f / 15.f, -1.f / 3.f), 1.f);
+      for (int h = 0; h < 2; ++h) {
+        auto score = [&](int i) -> float& { return scores.block[m][n + i / 2][2 * h + i % 2]; };
+        float denominator[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          score(i) *= exponent;
+          // Of an exponent of 31 and more, tanh x is 1.
+          denominator[i] = 1.f + ptx::exp2_approx(Together ? ptx::minimum_or_nan(score(i), 31.f) : score(i));
+        }
+        if (Together) reciprocals_together(denominator);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float reciprocal = Together ? denominator[i] : ptx::reciprocal_approx(denominator[i]);
+          const float x = score(i) * (ln_2 / 2.f), square = x * x;
+          score(i) = ptx::multiply_add(-2.f * cap, reciprocal, cap);
+          if (large && square < small * small) {
+            score(i) = cap * x * ptx::multiply_add(square, ptx::multiply_add(square, 2.f / 15.f, -1.f / 3.f), 1.f);
+          }
         }
       }
 }

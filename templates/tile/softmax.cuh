@@ -7,7 +7,7 @@
 namespace kgen {
 
 // The most that a lane's weights of a tile may add up to where a maximum moves only when it
-// must: see attend_sm90. Weights so large are within the range of their type, and their
+// must: see attend_consumer. Weights so large are within the range of their type, and their
 // products with values and the sums of those within that of fp32.
 template <class Element>
 constexpr float most_weight = 0x1p60f;
