@@ -38,12 +38,26 @@ const exchangeGain = 0.09
 // 0.02 to 0.1, with head dims 128 and 256; the more sequences, the more it is (H100, H200, 2026-11-26).
 const pairGain = 0.0015
 
-// enough is the gain that must be foretold of a plan for it to take the default's place.
-func enough(s spec.Spec, p, usual plan.Plan) float64 {
+// promptPairGain is what it must foretell of a plan for prefill by two blocks that have the default's tile otherwise, in prompts of up
+// to longestPairPrompt tokens. Of ones of which it foretells 0.042 to 0.06 the gain is 0.01 to 0.07, and of 0.03 from 0 to 0.02, with
+// one to eight query heads of a KV head (H200, 2026-11-28; with four of 128 on H100s too), but of 3000 tokens from -0.03 to 0.02: the
+// loss is that of two heads of 256 dimensions. Longer prompts follow the clock: there the gain is from -0.09 (H100) to 0.08.
+const promptPairGain, longestPairPrompt = 0.035, 8192
+
+// halfTileGain is what it must foretell of a plan for prefill by tiles of 64 keys where the default's have 128, of prompts that leave
+// half of those empty: of ones of which it foretells 0.03 to 0.09 the gain is 0.07 to 0.1 (head dim 128, one to eight query heads of
+// a KV head, H200, 2026-11-28).
+const halfTileGain = 0.02
+
+// enough is the gain that must be foretold of a plan for it to take the default's place, for sequences of up to so many tokens.
+func enough(s spec.Spec, p, usual plan.Plan, longest int) float64 {
 	block := p.Layout().Tile
 	block.Rows = p.BlockRows()
 	sameTile := p.Family == usual.Family && block.Rows == usual.Rows && block.Keys == usual.Keys && block.Stages == usual.Stages
 	sameBlocks := sameTile && block.Warps == usual.Warps
+	halfTile := block // with as many keys again
+	halfTile.Keys *= 2
+	prompts := p.Kind == spec.Prefill && p.Family == plan.SM90 && s.Masks.Causal && s.Masks.Window == 0 && s.Masks.SoftCap == 0 && !s.RotatesKeys() // as were timed
 	switch {
 	case p.KeysAhead:
 		ahead, err := plan.Choose(p.Reads(s), p.Kind, p.Targets[0])
@@ -67,6 +81,10 @@ func enough(s spec.Spec, p, usual plan.Plan) float64 {
 		return alignedGain
 	case sameBlocks && p.Cluster == 2 && p.Kind == spec.Extend && s.Model.HeadDim > 64:
 		return pairGain
+	case sameBlocks && p.Cluster == 2 && prompts && (s.Model.HeadDim == 128 || s.Model.HeadDim == 256 && s.Model.Group() >= 4) && longest <= longestPairPrompt:
+		return promptPairGain
+	case prompts && s.Model.HeadDim == 128 && halfTile == usual.Layout().Tile && p.Cluster == 1 && longest <= p.Keys:
+		return halfTileGain
 	}
 	return PredictedGain
 }
@@ -158,6 +176,10 @@ func ratio(s spec.Spec, p, usual plan.Plan, c Case, gpu plan.Ceilings) float64 {
 // meant, and whether it is enough.
 func foretell(s spec.Spec, p, usual plan.Plan, cases []Case) (gain float64, sure bool) {
 	gain = math.Inf(1)
+	longest := 0
+	for _, c := range cases {
+		longest = max(longest, ShapeOf(c.Case).Keys)
+	}
 	for _, gpu := range unknownGPUs(p.Targets[0]) {
 		sum := 0.0
 		for _, c := range cases {
@@ -169,5 +191,5 @@ func foretell(s spec.Spec, p, usual plan.Plan, cases []Case) (gain float64, sure
 		}
 		gain = min(gain, math.Expm1(-sum/float64(len(cases))))
 	}
-	return gain, gain >= enough(s, p, usual)
+	return gain, gain >= enough(s, p, usual, longest)
 }

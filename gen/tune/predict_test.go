@@ -62,7 +62,7 @@ func TestPredictedGain(t *testing.T) {
 					if pair := 2 * blockTokens(s.Model); p.Cluster > 1 && k.Kind == spec.Extend && c.Query%pair != 0 {
 						continue // Predict has pairs of blocks only where the bucket's sequences fill both
 					}
-					foretold, least := seconds(usual)/seconds(p)-1, enough(s, p, usual)
+					foretold, least := seconds(usual)/seconds(p)-1, enough(s, p, usual, ShapeOf(c.Case).Keys)
 					faster := took < c.Times[Setting{Layout: usual.Layout()}]
 					switch {
 					case foretold >= least:
@@ -93,8 +93,12 @@ func TestPredict(t *testing.T) {
 	}{
 		// A tile of 128 rows would be half empty.
 		{"sm_80", "", []plan.Rule{{Kind: spec.Extend, Query: 16, Layout: setting(t, "sm80_r64k64s1w4").Layout}}},
-		// The matrix units rotate queries for long contexts, and for many query tokens, by two blocks where these fill both.
+		// Prompts that half of a tile's keys are enough for have tiles of so many, longer ones two blocks. The matrix units rotate queries for long contexts, and for many query tokens, by two blocks where these fill both.
 		{"sm_90a", "", []plan.Rule{
+			{Kind: spec.Prefill, Query: 64, Layout: setting(t, "sm90_r128k64s2w16").Layout},
+			{Kind: spec.Prefill, Query: 128, Layout: setting(t, "sm90_r128k128s2w16").Layout},
+			{Kind: spec.Prefill, Keys: 2048, Layout: setting(t, "sm90_r128k128s2w16").Layout},
+			{Kind: spec.Prefill, Keys: 8192, Layout: setting(t, "sm90_r256k128s2w16").Layout},
 			{Kind: spec.Extend, Query: 32, Layout: setting(t, "sm90_r128k128s2w12").Layout},
 			{Kind: spec.Extend, Query: 64, Keys: 2048, Layout: setting(t, "sm90_r128k128s2w12").Layout},
 			{Kind: spec.Extend, Query: 64, Keys: 10240, Layout: setting(t, "sm90_r256k128s2w12").Layout},
@@ -175,11 +179,43 @@ func TestPredictOtherHeadDims(t *testing.T) {
 	}
 }
 
+// Prefill goes by other plans than the default where these were timed to be faster: with other heads, and with raw keys, a window or a cap, not
+// all of them are chosen.
+func TestPredictPrompts(t *testing.T) {
+	short, usual, long := setting(t, "sm90_r128k64s2w16").Layout, setting(t, "sm90_r128k128s2w16").Layout, setting(t, "sm90_r256k128s2w16").Layout
+	for _, c := range []struct {
+		spec string
+		want []plan.Rule
+	}{
+		{"model: {query_heads: 8, kv_heads: 8, head_dim: 128}\n", nil}, // a bucket of shorter prompts has some of 128 tokens
+		{"model: {query_heads: 16, kv_heads: 8, head_dim: 128}\n", []plan.Rule{
+			{Kind: spec.Prefill, Query: 64, Layout: short}, {Kind: spec.Prefill, Query: 256, Layout: usual}, {Kind: spec.Prefill, Keys: 2048, Layout: usual}, {Kind: spec.Prefill, Keys: 8192, Layout: long},
+		}},
+		{"model: {query_heads: 16, kv_heads: 8, head_dim: 256}\n", nil},
+		{"model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {window: 4096}\n", nil},
+		{"model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {soft_cap: 50}\n", nil},
+		{"model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {causal: false}\n", nil},
+	} {
+		var got []plan.Rule
+		for _, rule := range foretold(t, c.spec) {
+			if rule.Kind == spec.Prefill {
+				got = append(got, rule)
+			}
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", c.spec, diff)
+		}
+	}
+}
+
 // With head dim 256, too, two blocks take what fills both.
 func TestPredictPairs(t *testing.T) {
 	for encoding, warps := range map[spec.Encoding]string{spec.Segment: "w16", spec.Baked: "w12"} {
 		one, two := setting(t, "sm90_r128k64s2"+warps).Layout, setting(t, "sm90_r256k64s2"+warps).Layout
 		want := []plan.Rule{
+			{Kind: spec.Prefill, Query: 128, Layout: setting(t, "sm90_r128k64s2w16").Layout},
+			{Kind: spec.Prefill, Keys: 2048, Layout: setting(t, "sm90_r128k64s2w16").Layout},
+			{Kind: spec.Prefill, Keys: 8192, Layout: setting(t, "sm90_r256k64s2w16").Layout},
 			{Kind: spec.Extend, Query: 32, Layout: one},
 			{Kind: spec.Extend, Query: 64, Keys: 2048, Layout: one}, // cut for half of the blocks, by either
 			{Kind: spec.Extend, Query: 64, Layout: two},
