@@ -71,3 +71,8 @@ const queryRotationTime = 0.85
 // ownRotation is the time, in nanoseconds, for which an item of three warpgroups waits for the rotation of its own queries (H200,
 // 2026-11-28: what prefill of 64 dimensions takes less without it, by the item, of 64 prompts of 128 tokens to 4 of 4096).
 const ownRotation = 1180
+
+// Of prefill of family sm90: the time, in nanoseconds, by which a further item of several tiles of keys is sooner at work by two blocks, each
+// of which copies half of its keys, and the part of `waited` that its prompts have, of which more are on their way (H200, 2026-11-28, by
+// one block and by two with eight numbers of heads: tests/device/README.md, "Prompts without a table").
+const pairSaves, promptWaits = 350, 0.5

@@ -212,7 +212,11 @@ func (l load) partials() float64 {
 
 // furtherItems is what the busiest block's items but the first take to begin, in nanoseconds.
 func (l load) furtherItems() float64 {
-	next := (l.busiest - 1) * l.k.nextItem
+	nextItem := l.k.nextItem
+	if l.shape.Kind == spec.Prefill && l.p.Cluster > 1 {
+		nextItem -= pairSaves * min(1, l.itemTiles-1)
+	}
+	next := (l.busiest - 1) * nextItem
 	if l.p.RotatesOwn() && l.s.Rope.RotaryDim > 0 {
 		next += l.busiest * ownRotation
 	}
@@ -291,6 +295,9 @@ func Predict(s spec.Spec, p Plan, cut Cut, shape Shape, c Ceilings) Estimate {
 	}
 	slices.SortFunc(pace, func(a, b float64) int { return cmp.Compare(b, a) })
 	hidden := l.k.waited / float64(p.Stages)
+	if p.Family == SM90 && shape.Kind == spec.Prefill {
+		hidden *= promptWaits
+	}
 	e.Time = launchTime + e.Ahead + seconds(pace[0]+hidden*pace[1]-beside) + e.Items + e.Merge
 	return e
 }

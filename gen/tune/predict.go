@@ -39,15 +39,15 @@ const exchangeGain = 0.09
 const pairGain = 0.0015
 
 // promptPairGain is what it must foretell of a plan for prefill by two blocks that have the default's tile otherwise, in prompts of up
-// to longestPairPrompt tokens. Of ones of which it foretells 0.042 to 0.06 the gain is 0.01 to 0.07, and of 0.03 from 0 to 0.02, with
-// one to eight query heads of a KV head (H200, 2026-11-28; with four of 128 on H100s too), but of 3000 tokens from -0.03 to 0.02: the
-// loss is that of two heads of 256 dimensions. Longer prompts follow the clock: there the gain is from -0.09 (H100) to 0.08.
-const promptPairGain, longestPairPrompt = 0.035, 8192
+// to longestPairPrompt tokens. Of ones of which it foretells 0.012 to 0.04 the gain is 0.01 to 0.06, with one to eight query heads of
+// a KV head (H200, 2026-11-28; with four of 128 on H100s too), but of 3000 tokens from -0.03 to 0.02: the loss is that of two
+// heads of 256 dimensions. Longer prompts follow the clock: there the gain is from -0.09 (H100) to 0.08.
+const promptPairGain, longestPairPrompt = 0.013, 8192
 
 // halfTileGain is what it must foretell of a plan for prefill by tiles of 64 keys where the default's have 128, of prompts that leave
-// half of those empty: of ones of which it foretells 0.03 to 0.09 the gain is 0.07 to 0.1 (head dim 128, one to eight query heads of
+// half of those empty: of ones of which it foretells 0.01 to 0.09 the gain is 0.06 to 0.1 (head dim 128, one to eight query heads of
 // a KV head, H200, 2026-11-28).
-const halfTileGain = 0.02
+const halfTileGain = 0.01
 
 // enough is the gain that must be foretold of a plan for it to take the default's place, for sequences of up to so many tokens.
 func enough(s spec.Spec, p, usual plan.Plan, longest int) float64 {

@@ -97,7 +97,6 @@ func TestPredict(t *testing.T) {
 		{"sm_90a", "", []plan.Rule{
 			{Kind: spec.Prefill, Query: 64, Layout: setting(t, "sm90_r128k64s2w16").Layout},
 			{Kind: spec.Prefill, Query: 128, Layout: setting(t, "sm90_r128k128s2w16").Layout},
-			{Kind: spec.Prefill, Keys: 2048, Layout: setting(t, "sm90_r128k128s2w16").Layout},
 			{Kind: spec.Prefill, Keys: 8192, Layout: setting(t, "sm90_r256k128s2w16").Layout},
 			{Kind: spec.Extend, Query: 32, Layout: setting(t, "sm90_r128k128s2w12").Layout},
 			{Kind: spec.Extend, Query: 64, Keys: 2048, Layout: setting(t, "sm90_r128k128s2w12").Layout},

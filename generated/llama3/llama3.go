@@ -445,7 +445,6 @@ func Bundle() kernel.Bundle {
 			{Target: "sm_90a", Rules: []kernel.Rule{
 				{Kind: abi.KindPrefill, Query: 64, Entry: "kgen_llama3_prefill_sm90_r128k64s2w16"},
 				{Kind: abi.KindPrefill, Query: 128, Entry: "kgen_llama3_prefill_sm90_r128k128s2w16"},
-				{Kind: abi.KindPrefill, Keys: 2048, Entry: "kgen_llama3_prefill_sm90_r128k128s2w16"},
 				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 32, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
