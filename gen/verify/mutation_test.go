@@ -177,7 +177,7 @@ func TestMutationsOfFarScoresAreFound(t *testing.T) {
 		{"rotators apart", spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}, 0, slices.Concat(mutationsFar, mutationsFarBehind)},
 		{"own queries", spec.Tile{Rows: 192, Keys: 128, Stages: 2, Warps: 16}, 0, mutationsFar},
 		{"capped", spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}, 200, mutationsFarCapped},
-		{"capped low", spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}, 10, mutationsFarAboveCap},
+		{"capped low", spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}, 4, mutationsFarAboveCap},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
