@@ -39,9 +39,9 @@ const exchangeGain = 0.09
 const pairGain = 0.0015
 
 // promptPairGain is what it must foretell of a plan for prefill by two blocks that have the default's tile otherwise, in prompts of up
-// to longestPairPrompt tokens. Of ones of which it foretells 0.012 to 0.04 the gain is 0.01 to 0.06, with one to eight query heads of
-// a KV head (H200, 2026-11-28; with four of 128 on H100s too), but of 3000 tokens from -0.03 to 0.02: the loss is that of two
-// heads of 256 dimensions. Longer prompts follow the clock: there the gain is from -0.09 (H100) to 0.08.
+// to longestPairPrompt tokens. Of ones of which it foretells 0.012 to 0.04 the gain is from -0.01 to 0.06, most often 0.01 to 0.03, with
+// one to eight query heads of a KV head (H200, 2026-11-28; with four of 128 on H100s too), but of 3000 tokens from -0.03 to 0.02: the
+// loss is that of two heads of 256 dimensions. Longer prompts follow the clock: there the gain is from -0.09 (H100) to 0.08.
 const promptPairGain, longestPairPrompt = 0.013, 8192
 
 // halfTileGain is what it must foretell of a plan for prefill by tiles of 64 keys where the default's have 128, of prompts that leave
@@ -127,7 +127,7 @@ func predictKind(s spec.Spec, kind spec.Kind, target spec.Target) (KindTable, er
 		best := Choice{Bucket: b, Setting: k.Usual()}
 		for _, p := range plans[1:] {
 			gain, sure := foretell(s, p, plans[0], cases)
-			if sure && gain > best.Gain && fillsPairs(s, p, plans[0], cases, fewestQueries(buckets, i)) {
+			if sure && gain > best.Gain && fillsPairs(s, p, plans[0], cases, fewestQueries(kind, buckets, i)) {
 				best.Layout, best.Gain = p.Layout(), gain
 			}
 		}
@@ -136,10 +136,15 @@ func predictKind(s spec.Spec, kind spec.Kind, target spec.Target) (KindTable, er
 	return k, nil
 }
 
-// fewestQueries is the fewest query tokens of the sequences of a bucket.
-func fewestQueries(buckets []Bucket, i int) int {
+// fewestQueries is the fewest query tokens of the sequences of a bucket. Of a prompt they are its keys as well, by which buckets of
+// longer ones go.
+func fewestQueries(kind spec.Kind, buckets []Bucket, i int) int {
 	b, most := buckets[i], 0
 	for _, before := range buckets[:i] {
+		if kind == spec.Prefill {
+			most = max(most, before.Query, before.Keys)
+			continue
+		}
 		if before.Query != 0 && (b.Query == 0 || before.Query < b.Query) && (before.Keys == 0 || b.Keys != 0 && before.Keys >= b.Keys) {
 			most = max(most, before.Query)
 		}
@@ -147,11 +152,16 @@ func fewestQueries(buckets []Bucket, i int) int {
 	return most + 1
 }
 
-// fillsPairs is whether a plan for extend by two blocks loses nowhere on sequences of so few query tokens, alone: a bucket's
-// cases may fill both blocks where others of its sequences leave one half empty. (Keys that are rotated ahead are another choice.)
+// fillsPairs is whether a plan by two blocks loses nowhere on sequences of so few query tokens, alone: a bucket's cases may fill both
+// blocks where others of its sequences leave one half empty. A prompt of one tile of keys has none whose copy two blocks would share
+// under another's products: those of 128 tokens take up to 4 percent longer so (H200, 2026-11-28), which the model does not know.
+// (Keys that are rotated ahead are another choice.)
 func fillsPairs(s spec.Spec, p, usual plan.Plan, cases []Case, query int) bool {
-	if p.Cluster < 2 || p.KeysAhead || p.Kind != spec.Extend {
+	if p.Cluster < 2 || p.KeysAhead {
 		return true
+	}
+	if p.Kind == spec.Prefill {
+		return query > p.Keys || p.ExchangesKeys(s) // of raw keys blocks share the rotation
 	}
 	for _, c := range cases {
 		c.Batch, c.Query = 1, query

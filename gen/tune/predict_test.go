@@ -191,6 +191,9 @@ func TestPredictPrompts(t *testing.T) {
 			{Kind: spec.Prefill, Query: 64, Layout: short}, {Kind: spec.Prefill, Query: 256, Layout: usual}, {Kind: spec.Prefill, Keys: 2048, Layout: usual}, {Kind: spec.Prefill, Keys: 8192, Layout: long},
 		}},
 		{"model: {query_heads: 16, kv_heads: 8, head_dim: 256}\n", nil},
+		{"model: {query_heads: 64, kv_heads: 8, head_dim: 128}\n", []plan.Rule{ // prompts of 65 to 128 tokens share no further tile
+			{Kind: spec.Prefill, Query: 64, Layout: short}, {Kind: spec.Prefill, Keys: 2048, Layout: usual}, {Kind: spec.Prefill, Keys: 8192, Layout: long},
+		}},
 		{"model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {window: 4096}\n", nil},
 		{"model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {soft_cap: 50}\n", nil},
 		{"model: {query_heads: 32, kv_heads: 8, head_dim: 128}\nmasks: {causal: false}\n", nil},
