@@ -29,6 +29,9 @@ func TestREADME(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if first := fmt.Sprintf("\n$ bin/kgen build specs/llama3.yaml\nllama3 in generated/llama3, %s %s\n", m.Compiler.ID, m.Compiler.Version); !bytes.Contains(text, []byte(first)) {
+		t.Errorf("README.md does not show how a build begins: %q", first)
+	}
 	used, shown := map[string][4]int{}, map[string]int{}
 	for _, k := range m.Kernels {
 		for _, target := range k.Targets {
