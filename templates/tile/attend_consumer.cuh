@@ -29,6 +29,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 #if KGEN_SCALED_QUERIES
   constexpr bool ends_under_products = Config::folds && warpgroups == 2 && !rotates_apart<Config>;  // nor, beside the loop for whole tiles, of others
 #else
+  // (Nor of capped scores without parts: prefill of baked keys by 12 warps spills 52 bytes.)
   constexpr bool ends_under_products = !rotates_apart<Config> && !rotates_own<Config> && !folds_apart && (Config::folds || !Config::bounded_scores);
 #endif
   static_assert(!(ends_under_products && folds_apart), "a part's last outputs are there before it is folded");
