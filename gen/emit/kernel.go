@@ -60,6 +60,7 @@ func flags(s spec.Spec, p plan.Plan) map[string]bool {
 		"KGEN_ENCODING_RAW":     raw,
 		"KGEN_ENCODING_BAKED":   s.Cache.Encoding == spec.Baked,
 		"KGEN_ROPE":             s.Rope.RotaryDim > 0,
+		"KGEN_ONE_HEAD":         s.Model.Group() == 1 && s.Rope.RotaryDim == s.Model.HeadDim && !s.RotatesKeys(), // of a KV head, rotated in all dimensions by warps with registers for it
 		"KGEN_ROTATED_KEYS":     s.RotatesKeys(),
 		"KGEN_FP16_KEYS":        plan.FP16Keys(s, p.Family),
 		"KGEN_PASSED_KEYS":      plan.FP16Keys(s, p.Family) && s.Rope.RotaryDim < s.Model.HeadDim,

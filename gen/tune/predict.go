@@ -49,15 +49,23 @@ const promptPairGain, longestPairPrompt = 0.013, 8192
 // a KV head, H200, 2026-11-28).
 const halfTileGain = 0.01
 
-// enough is the gain that must be foretold of a plan for it to take the default's place, for sequences of up to so many tokens.
-func enough(s spec.Spec, p, usual plan.Plan, longest int) float64 {
+// halfRowsGain is what it must foretell of a plan for extend by tiles of half of the default's rows and of its keys, for sequences that
+// leave the other half empty: of ones of which it foretells 0.03 to 0.07 the gain is 0 to 0.16, most often 0.02 to 0.1 (head dims 64, 128
+// and 256, one and four query heads of a KV head, H200, 2026-11-28; 0.01 to 0.03 on an H100).
+const halfRowsGain = 0.02
+
+// enough is the gain that must be foretold of a plan for it to take the default's place, for sequences of up to so many query tokens and
+// tokens of KV.
+func enough(s spec.Spec, p, usual plan.Plan, most Bucket) float64 {
 	block := p.Layout().Tile
 	block.Rows = p.BlockRows()
 	sameTile := p.Family == usual.Family && block.Rows == usual.Rows && block.Keys == usual.Keys && block.Stages == usual.Stages
 	sameBlocks := sameTile && block.Warps == usual.Warps
 	halfTile := block // with as many keys again
 	halfTile.Keys *= 2
-	prompts := p.Kind == spec.Prefill && p.Family == plan.SM90 && s.Masks.Causal && s.Masks.Window == 0 && s.Masks.SoftCap == 0 && !s.RotatesKeys() // as were timed
+	plain := p.Family == plan.SM90 && s.Masks.Causal && s.Masks.Window == 0 && s.Masks.SoftCap == 0 && !s.RotatesKeys() // as were timed
+	prompts := p.Kind == spec.Prefill && plain
+	halfRows := p.Family == usual.Family && 2*p.Rows == usual.Rows && p.Keys == usual.Keys && p.Stages == usual.Stages && most.Query*s.Model.Group() <= p.Rows
 	switch {
 	case p.KeysAhead:
 		ahead, err := plan.Choose(p.Reads(s), p.Kind, p.Targets[0])
@@ -81,10 +89,12 @@ func enough(s spec.Spec, p, usual plan.Plan, longest int) float64 {
 		return alignedGain
 	case sameBlocks && p.Cluster == 2 && p.Kind == spec.Extend && s.Model.HeadDim > 64:
 		return pairGain
-	case sameBlocks && p.Cluster == 2 && prompts && (s.Model.HeadDim == 128 || s.Model.HeadDim == 256 && s.Model.Group() >= 4) && longest <= longestPairPrompt:
+	case sameBlocks && p.Cluster == 2 && prompts && (s.Model.HeadDim == 128 || s.Model.HeadDim == 256 && s.Model.Group() >= 4) && most.Keys <= longestPairPrompt:
 		return promptPairGain
-	case prompts && s.Model.HeadDim == 128 && halfTile == usual.Layout().Tile && p.Cluster == 1 && longest <= p.Keys:
+	case prompts && s.Model.HeadDim == 128 && halfTile == usual.Layout().Tile && p.Cluster == 1 && most.Keys <= p.Keys:
 		return halfTileGain
+	case p.Kind == spec.Extend && plain && halfRows:
+		return halfRowsGain
 	}
 	return PredictedGain
 }
@@ -186,9 +196,10 @@ func ratio(s spec.Spec, p, usual plan.Plan, c Case, gpu plan.Ceilings) float64 {
 // meant, and whether it is enough.
 func foretell(s spec.Spec, p, usual plan.Plan, cases []Case) (gain float64, sure bool) {
 	gain = math.Inf(1)
-	longest := 0
+	var most Bucket
 	for _, c := range cases {
-		longest = max(longest, ShapeOf(c.Case).Keys)
+		shape := ShapeOf(c.Case)
+		most = Bucket{max(most.Query, shape.Query), max(most.Keys, shape.Keys)}
 	}
 	for _, gpu := range unknownGPUs(p.Targets[0]) {
 		sum := 0.0
@@ -201,5 +212,5 @@ func foretell(s spec.Spec, p, usual plan.Plan, cases []Case) (gain float64, sure
 		}
 		gain = min(gain, math.Expm1(-sum/float64(len(cases))))
 	}
-	return gain, gain >= enough(s, p, usual, longest)
+	return gain, gain >= enough(s, p, usual, most)
 }

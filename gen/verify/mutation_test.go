@@ -80,6 +80,10 @@ func TestMutationsSM90AreFound(t *testing.T) {
 		t.Parallel()
 		mustBeFound(t, 5, mutationsOwn, own)
 	})
+	t.Run("one head", func(t *testing.T) {
+		t.Parallel()
+		mustBeFound(t, 6, mutationsOneHead, oneHead)
+	})
 	t.Run("early queries", func(t *testing.T) {
 		t.Parallel()
 		s := emulated(t, early)

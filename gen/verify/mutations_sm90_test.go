@@ -363,6 +363,23 @@ func own(s *spec.Spec) {
 	s.Tiles = map[spec.Kind]spec.Tile{spec.Extend: {Rows: 192, Keys: 128, Stages: 2, Warps: 16}}
 }
 
+// Those of queries of one head of a KV head, whose rotation reads ahead. (That rows which do not exist are zeros is not among them: that
+// what was there before leaves their neighbours' bits alone no case can show.)
+var mutationsOneHead = []mutation{
+	{"a token by the high terms of the one before", spec.Extend, spec.Segment, "if (next.high != now.high) load_terms(next.high, terms.high);", remove, false},
+	{"a token turned as far forward as the one before", spec.Extend, spec.Segment, "terms.negative = next_position < 0;", remove, false},
+	{"a token by the low terms of the one before", spec.Prefill, spec.Segment, "terms.low[i] = next_low[i];", "next_low[i] = terms.low[i];", false},
+	{"the token behind at the position of the next", spec.Extend, spec.Segment, "rows.rotation(next_of(next_of(token)), base)", "rows.rotation(next_of(token), base)", false},
+	{"the first token of a thread alone", spec.Prefill, spec.Segment, "first = next_first, second = next_second;", remove, false},
+	{"tokens of a thread that end with another's", spec.Prefill, spec.Segment, "(token + each < end ? token + each : end) - 1;", "(token + each < end ? token + each - 1 : end) - 1;", false},
+}
+
+// oneHead is a spec for them.
+func oneHead(s *spec.Spec) {
+	sm90(s)
+	s.Model.QueryHeads = s.Model.KVHeads
+}
+
 // Those of prefill that gives its queries back early.
 var mutationsEarly = []mutation{
 	{"the first half's queries for both", spec.Prefill, spec.Segment, "thread, part * part_rows);", "thread, 0);", false},

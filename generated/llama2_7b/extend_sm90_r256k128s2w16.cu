@@ -1449,6 +1449,53 @@ struct QueryTile {
 // The most that `of` are a whole number of times, up to `most`.
 __device__ constexpr int even_share(int of, int most) { return of % most == 0 ? most : even_share(of, most - 1); }
 
+// What rotate_query_to does where a token has one head of a KV head. A thread takes one unit of tokens that follow each other, which most
+// often have high terms in common; while it rotates one, it asks for the next one's elements and low terms and for the position behind that. Rows
+// that do not exist become zeros, with which a warp weighs its other rows as ever.
+template <class Config, int Threads, int Rows, class Target>
+__device__ __forceinline__ void rotate_one_head_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, int first_row) {
+  using Units = RotationUnits<Config>;
+  static_assert(Config::group == 1 && Units::passed == 0 && Threads % Units::count == 0, "all of one head is rotated, by a thread for each unit of some tokens");
+  constexpr int tokens_at_a_time = Threads / Units::count;
+  const int place = thread / Units::count, unit = thread % Units::count, pair = unit * chunk_elements;
+  const int a = Units::first_chunk(unit) * chunk_bytes, b = Units::second_chunk(unit) * chunk_bytes;
+  const int end = rows.count < first_row + Rows ? rows.count : first_row + Rows, exist = end > first_row ? end - first_row : 0;
+  const int each = (exist + tokens_at_a_time - 1) / tokens_at_a_time;
+  int token = first_row + place * each;
+  const int last = (token + each < end ? token + each : end) - 1;
+  auto next_of = [&](int token) { return token < last ? token + 1 : last; };
+  auto load = [&](int token, uint4& first, uint4& second) { first = ptx::load_16(rows.source(token) + a), second = ptx::load_16(rows.source(token) + b); };
+  auto load_terms = [&](const float* row, float4(&terms)[chunk_elements / 2]) {
+#pragma unroll
+    for (int i = 0; i < chunk_elements / 2; ++i) terms[i] = *reinterpret_cast<const float4*>(row + 2 * pair + 4 * i);
+  };
+  if (token <= last) {
+    int position = rows.rotation(token, base), next_position = rows.rotation(next_of(token), base);
+    uint4 first, second;
+    load(token, first, second);
+    AngleTerms terms = load_angle_terms<Config>(rope, position, pair);
+#pragma unroll 1
+    for (; token <= last; ++token) {
+      uint4 next_first, next_second;
+      float4 next_low[chunk_elements / 2];
+      const AngleRows now = angle_rows<Config>(rope, position), next = angle_rows<Config>(rope, next_position);
+      load(next_of(token), next_first, next_second);
+      load_terms(next.low, next_low);
+      const int position_behind = rows.rotation(next_of(next_of(token)), base);
+      target.rotate(first, second, add_angles(terms, factor));
+      target.store(token, 0, unit, first, second);
+      if (next.high != now.high) load_terms(next.high, terms.high);
+#pragma unroll
+      for (int i = 0; i < chunk_elements / 2; ++i) terms.low[i] = next_low[i];
+      terms.negative = next_position < 0;
+      position = next_position, next_position = position_behind;
+      first = next_first, second = next_second;
+    }
+  }
+#pragma unroll 1
+  for (int row = first_row + exist + place; row < first_row + Rows; row += tokens_at_a_time) target.store(row, 0, unit, make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0));
+}
+
 // Rotates Rows of the tile's queries for runs of the given base, times a factor, and hands them to the target, a QueryTile or
 // AlignedQueries; rows that do not exist become those of the item's first token. A thread
 // takes one unit of one token, for all heads, which share the angles; or, of a target that does not keep
@@ -1457,6 +1504,7 @@ template <class Config, int Threads, int HeadsAtATime, int Rows = Config::rows, 
 __device__ __forceinline__ void rotate_query_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, int first_row = 0) {
   using Units = RotationUnits<Config>;
   constexpr int group = Config::group;
+  if constexpr (Threads % Units::count == 0) return rotate_one_head_to<Config, Threads, Rows>(target, rows, rope, base, factor, thread, first_row);
   constexpr bool whole_tokens = Rows % group == 0;
   // Of a part of the tile that is not whole tokens, the first may be another part's too.
   constexpr int tokens = (Rows - 1) / group + (whole_tokens || Rows == Config::rows ? 1 : 2);

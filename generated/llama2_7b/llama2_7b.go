@@ -20,6 +20,7 @@
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
 //	extend      extend_sm80_r64k64s1w4.cu
+//	extend      extend_sm90_r64k128s2w8.cu
 //	extend      extend_sm90_r256k128s2w16.cu
 //	extend      extend_sm90_r128k128s2w16.cu
 //	decode      decode_sm80_r16k16s2w4.cu
@@ -47,6 +48,7 @@ import (
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
 //go:embed extend_sm80_r64k64s1w4.cu
+//go:embed extend_sm90_r64k128s2w8.cu
 //go:embed extend_sm90_r256k128s2w16.cu
 //go:embed extend_sm90_r128k128s2w16.cu
 //go:embed decode_sm80_r16k16s2w4.cu
@@ -196,6 +198,21 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindExtend,
+				Entry:       "kgen_llama2_7b_extend_sm90_r64k128s2w8",
+				File:        "extend_sm90_r64k128s2w8.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        64,
+				Keys:        128,
+				Stages:      2,
+				Warps:       8,
+				SharedBytes: 197632,
+				Folds:       true,
+				Source:      read("extend_sm90_r64k128s2w8.cu"),
+			},
+			{
+				Kind:        abi.KindExtend,
 				Entry:       "kgen_llama2_7b_extend_sm90_r256k128s2w16",
 				File:        "extend_sm90_r256k128s2w16.cu",
 				Family:      "sm90",
@@ -314,6 +331,7 @@ func Bundle() kernel.Bundle {
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama2_7b_extend_sm80_r64k64s1w4"},
 			}},
 			{Target: "sm_90a", Rules: []kernel.Rule{
+				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama2_7b_extend_sm90_r64k128s2w8"},
 				{Kind: abi.KindExtend, Query: 128, Entry: "kgen_llama2_7b_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 256, Keys: 10240, Entry: "kgen_llama2_7b_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 256, Keys: 65536, Entry: "kgen_llama2_7b_extend_sm90_r256k128s2w16"},

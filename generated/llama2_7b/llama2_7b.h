@@ -130,6 +130,18 @@
 
 // extend attends from a block of query tokens to many segments and to the block's own tokens.
 // Takes KgenAttendParams; the grid is (blocks, 1): one block a
+// multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
+// with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
+// (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
+// It is for the lengths that manifest.json has under "tuned".
+// Machine code: extend_sm90_r64k128s2w8.sm_90a.cubin
+#define KGEN_LLAMA2_7B_EXTEND_SM90_R64K128S2W8_ENTRY "kgen_llama2_7b_extend_sm90_r64k128s2w8"
+#define KGEN_LLAMA2_7B_EXTEND_SM90_R64K128S2W8_THREADS 256
+#define KGEN_LLAMA2_7B_EXTEND_SM90_R64K128S2W8_SHARED_BYTES 197632
+#define KGEN_LLAMA2_7B_EXTEND_SM90_R64K128S2W8_ROWS 64  // of a tile: query tokens of an item x group, at most
+
+// extend attends from a block of query tokens to many segments and to the block's own tokens.
+// Takes KgenAttendParams; the grid is (blocks, 1): one block a
 // multiprocessor, a multiple of 2, at most 2 * item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
 // with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
 // (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).

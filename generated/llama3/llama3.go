@@ -446,6 +446,7 @@ func Bundle() kernel.Bundle {
 				{Kind: abi.KindPrefill, Query: 64, Entry: "kgen_llama3_prefill_sm90_r128k64s2w16"},
 				{Kind: abi.KindPrefill, Query: 128, Entry: "kgen_llama3_prefill_sm90_r128k128s2w16"},
 				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w16"},
+				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r64k128s2w8"},
 				{Kind: abi.KindExtend, Query: 32, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Entry: "kgen_llama3_extend_sm90_r256k128s2w12"},

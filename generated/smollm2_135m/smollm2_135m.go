@@ -19,6 +19,7 @@
 //	prefill     prefill_sm90_r192k128s3w16.cu
 //	extend      extend_sm80_r128k64s2w4.cu
 //	extend      extend_sm90_r128k128s3w16.cu
+//	extend      extend_sm90_r64k128s3w8.cu
 //	decode      decode_sm80_r16k16s2w4.cu
 //	decode      decode_sm90_r16k128s3w7.cu
 //	shared_decode shared_decode_sm80_r128k64s2w4.cu
@@ -43,6 +44,7 @@ import (
 //go:embed prefill_sm90_r192k128s3w16.cu
 //go:embed extend_sm80_r128k64s2w4.cu
 //go:embed extend_sm90_r128k128s3w16.cu
+//go:embed extend_sm90_r64k128s3w8.cu
 //go:embed decode_sm80_r16k16s2w4.cu
 //go:embed decode_sm90_r16k128s3w7.cu
 //go:embed shared_decode_sm80_r128k64s2w4.cu
@@ -175,6 +177,21 @@ func Bundle() kernel.Bundle {
 				Source:      read("extend_sm90_r128k128s3w16.cu"),
 			},
 			{
+				Kind:        abi.KindExtend,
+				Entry:       "kgen_smollm2_135m_extend_sm90_r64k128s3w8",
+				File:        "extend_sm90_r64k128s3w8.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        64,
+				Keys:        128,
+				Stages:      3,
+				Warps:       8,
+				SharedBytes: 132096,
+				Folds:       true,
+				Source:      read("extend_sm90_r64k128s3w8.cu"),
+			},
+			{
 				Kind:        abi.KindDecode,
 				Entry:       "kgen_smollm2_135m_decode_sm80_r16k16s2w4",
 				File:        "decode_sm80_r16k16s2w4.cu",
@@ -257,6 +274,11 @@ func Bundle() kernel.Bundle {
 				SharedBytes: 4608,
 				Source:      read("schedule_sm80.cu"),
 			},
+		},
+		Tuned: []kernel.Tuned{
+			{Target: "sm_90a", Rules: []kernel.Rule{
+				{Kind: abi.KindExtend, Query: 21, Entry: "kgen_smollm2_135m_extend_sm90_r64k128s3w8"},
+			}},
 		},
 	}
 }

@@ -111,6 +111,18 @@
 #define KGEN_SMOLLM2_135M_EXTEND_SM90_SHARED_BYTES 149504
 #define KGEN_SMOLLM2_135M_EXTEND_SM90_ROWS 128  // of a tile: query tokens of an item x group, at most
 
+// extend attends from a block of query tokens to many segments and to the block's own tokens.
+// Takes KgenAttendParams; the grid is (blocks, 1): one block a
+// multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
+// with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
+// (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
+// It is for the lengths that manifest.json has under "tuned".
+// Machine code: extend_sm90_r64k128s3w8.sm_90a.cubin
+#define KGEN_SMOLLM2_135M_EXTEND_SM90_R64K128S3W8_ENTRY "kgen_smollm2_135m_extend_sm90_r64k128s3w8"
+#define KGEN_SMOLLM2_135M_EXTEND_SM90_R64K128S3W8_THREADS 256
+#define KGEN_SMOLLM2_135M_EXTEND_SM90_R64K128S3W8_SHARED_BYTES 132096
+#define KGEN_SMOLLM2_135M_EXTEND_SM90_R64K128S3W8_ROWS 64  // of a tile: query tokens of an item x group, at most
+
 // decode attends from one query token of each sequence, its keys split over many blocks.
 // Takes KgenAttendParams; the grid is (item_count, kv_heads).
 // Machine code: decode_sm80_r16k16s2w4.sm_80.cubin
