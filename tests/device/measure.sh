@@ -199,6 +199,8 @@ END
         echo "== $tool"
         sanitized $tool verify specs/llama3.yaml --backend gpu --cases 2 --seed 5
         edited 's/^targets:.*/targets: [sm_80]/' | sanitized $tool verify - --backend gpu --cases 2 --seed 5
+        # Rows whose scores are near each other and far apart in one tile, and rows that do not exist.
+        sanitized $tool verify specs/llama2_7b.yaml --backend gpu --kernel prefill,extend --cases 25 --seed 5
       done 2>&1 | tee "$out/sanitize.txt"
       ;;
     clusters) # for all lengths, and prefill too, where defaults choose them by length
