@@ -51,7 +51,7 @@ const halfTileGain = 0.01
 
 // halfRowsGain is what it must foretell of a plan for extend by tiles of half of the default's rows and of its keys, for sequences that
 // leave the other half empty: of ones of which it foretells 0.03 to 0.07 the gain is 0 to 0.16, most often 0.02 to 0.1 (head dims 64, 128
-// and 256, one and four query heads of a KV head, H200, 2026-11-28; 0.01 to 0.03 on an H100).
+// and 256, one to eight query heads of a KV head, H200, 2026-11-28; 0.01 to 0.03 on an H100).
 const halfRowsGain = 0.02
 
 // enough is the gain that must be foretold of a plan for it to take the default's place, for sequences of up to so many query tokens and

@@ -1449,11 +1449,12 @@ struct QueryTile {
 // The most that `of` are a whole number of times, up to `most`.
 __device__ constexpr int even_share(int of, int most) { return of % most == 0 ? most : even_share(of, most - 1); }
 
-// What rotate_query_to does where a token has one head of a KV head. A thread takes one unit of tokens that follow each other, which most
+// Rotates Rows of the tile's queries, each of which is a token's one head of the KV head, for runs of the given base, times a factor, and hands
+// them to the target, a QueryTile or AlignedQueries. A thread takes one unit of tokens that follow each other, which most
 // often have high terms in common; while it rotates one, it asks for the next one's elements and low terms and for the position behind that. Rows
 // that do not exist become zeros, with which a warp weighs its other rows as ever.
-template <class Config, int Threads, int Rows, class Target>
-__device__ __forceinline__ void rotate_one_head_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, int first_row) {
+template <class Config, int Threads, int HeadsAtATime, int Rows = Config::rows, class Target>
+__device__ __forceinline__ void rotate_query_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, int first_row = 0) {
   using Units = RotationUnits<Config>;
   static_assert(Config::group == 1 && Units::passed == 0 && Threads % Units::count == 0, "all of one head is rotated, by a thread for each unit of some tokens");
   constexpr int tokens_at_a_time = Threads / Units::count;
@@ -1494,54 +1495,6 @@ __device__ __forceinline__ void rotate_one_head_to(const Target& target, const Q
   }
 #pragma unroll 1
   for (int row = first_row + exist + place; row < first_row + Rows; row += tokens_at_a_time) target.store(row, 0, unit, make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0));
-}
-
-// Rotates Rows of the tile's queries for runs of the given base, times a factor, and hands them to the target, a QueryTile or
-// AlignedQueries; rows that do not exist become those of the item's first token. A thread
-// takes one unit of one token, for all heads, which share the angles; or, of a target that does not keep
-// these, for as many heads as it takes at a time.
-template <class Config, int Threads, int HeadsAtATime, int Rows = Config::rows, class Target>
-__device__ __forceinline__ void rotate_query_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, int first_row = 0) {
-  using Units = RotationUnits<Config>;
-  constexpr int group = Config::group;
-  if constexpr (Threads % Units::count == 0) return rotate_one_head_to<Config, Threads, Rows>(target, rows, rope, base, factor, thread, first_row);
-  constexpr bool whole_tokens = Rows % group == 0;
-  // Of a part of the tile that is not whole tokens, the first may be another part's too.
-  constexpr int tokens = (Rows - 1) / group + (whole_tokens || Rows == Config::rows ? 1 : 2);
-  constexpr int heads_at_a_time = even_share(group, HeadsAtATime);
-  constexpr int shares = Target::keeps_angles ? 1 : group / heads_at_a_time, heads = group / shares;  // of a token's heads
-  for (int i = thread; i < tokens * Units::count * shares; i += Threads) {
-    const int token = first_row / group + i / Units::count / shares, unit = i % Units::count, first_of_all = i / Units::count % shares * heads;
-    const int a = Units::first_chunk(unit), b = Units::second_chunk(unit);
-    const int source_token = token * group < rows.count ? token : 0;
-    const unsigned char* source = rows.source(source_token) + a * chunk_bytes;
-    const int second_chunk = (b - a) * chunk_bytes;
-    Angles angles = {};  // with no value their registers would be taken beyond this function
-    const bool has_angle = Units::passed == 0 || unit < Units::rotated, rotated = has_angle || target.scale != 1.f;
-    // All loads of some heads are under way before the first is used.
-#pragma unroll 1
-    for (int first_head = first_of_all; first_head < first_of_all + heads; first_head += heads_at_a_time) {
-      uint4 first[heads_at_a_time], second[heads_at_a_time];
-#pragma unroll
-      for (int h = 0; h < heads_at_a_time; ++h) {
-        const unsigned char* head = source + (first_head + h) * (Config::head_dim * 2);
-        first[h] = ptx::load_16(head);
-        second[h] = ptx::load_16(head + second_chunk);
-      }
-      if (first_head == first_of_all && has_angle) {
-        angles = angles_at<Config>(rope, rows.rotation(source_token, base), unit * chunk_elements, factor);
-      } else if (first_head == first_of_all && rotated) {
-        angles = no_angles(target.scale);
-      }
-#pragma unroll
-      for (int h = 0; h < heads_at_a_time; ++h) {
-        const int row = token * group, head = first_head + h;
-        if (!whole_tokens && (row + head < first_row || row + head >= first_row + Rows)) continue;
-        if (rotated) target.rotate(first[h], second[h], angles);
-        target.store(row, head, unit, first[h], second[h]);
-      }
-    }
-  }
 }
 
 template <class Config, int Threads, int HeadsAtATime, class Tile>

@@ -214,11 +214,12 @@ struct QueryTile {
 __device__ constexpr int even_share(int of, int most) { return of % most == 0 ? most : even_share(of, most - 1); }
 
 #if KGEN_ONE_HEAD
-// What rotate_query_to does where a token has one head of a KV head. A thread takes one unit of tokens that follow each other, which most
+// Rotates Rows of the tile's queries, each of which is a token's one head of the KV head, for runs of the given base, times a factor, and hands
+// them to the target, a QueryTile or AlignedQueries. A thread takes one unit of tokens that follow each other, which most
 // often have high terms in common; while it rotates one, it asks for the next one's elements and low terms and for the position behind that. Rows
 // that do not exist become zeros, with which a warp weighs its other rows as ever.
-template <class Config, int Threads, int Rows, class Target>
-__device__ __forceinline__ void rotate_one_head_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, int first_row) {
+template <class Config, int Threads, int HeadsAtATime, int Rows = Config::rows, class Target>
+__device__ __forceinline__ void rotate_query_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, int first_row = 0) {
   using Units = RotationUnits<Config>;
   static_assert(Config::group == 1 && Units::passed == 0 && Threads % Units::count == 0, "all of one head is rotated, by a thread for each unit of some tokens");
   constexpr int tokens_at_a_time = Threads / Units::count;
@@ -260,8 +261,7 @@ __device__ __forceinline__ void rotate_one_head_to(const Target& target, const Q
 #pragma unroll 1
   for (int row = first_row + exist + place; row < first_row + Rows; row += tokens_at_a_time) target.store(row, 0, unit, make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0));
 }
-#endif
-
+#else
 // Rotates Rows of the tile's queries for runs of the given base, times a factor, and hands them to the target, a QueryTile or
 // AlignedQueries; rows that do not exist become those of the item's first token. A thread
 // takes one unit of one token, for all heads, which share the angles; or, of a target that does not keep
@@ -270,9 +270,6 @@ template <class Config, int Threads, int HeadsAtATime, int Rows = Config::rows, 
 __device__ __forceinline__ void rotate_query_to(const Target& target, const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, int first_row = 0) {
   using Units = RotationUnits<Config>;
   constexpr int group = Config::group;
-#if KGEN_ONE_HEAD
-  if constexpr (Threads % Units::count == 0) return rotate_one_head_to<Config, Threads, Rows>(target, rows, rope, base, factor, thread, first_row);
-#endif
   constexpr bool whole_tokens = Rows % group == 0;
   // Of a part of the tile that is not whole tokens, the first may be another part's too.
   constexpr int tokens = (Rows - 1) / group + (whole_tokens || Rows == Config::rows ? 1 : 2);
@@ -317,6 +314,7 @@ __device__ __forceinline__ void rotate_query_to(const Target& target, const Quer
     }
   }
 }
+#endif
 
 template <class Config, int Threads, int HeadsAtATime, class Tile>
 __device__ __forceinline__ void rotate_query(const QueryRows<Config>& rows, const float* rope, int base, float factor, int thread, Tile& tile) {
