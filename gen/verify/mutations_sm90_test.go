@@ -100,7 +100,8 @@ var mutationsBeside = []mutation{
 	// Whole tiles, and rows that subtract nothing.
 	{"keys gone before their weights are right", spec.Extend, spec.Segment, "held = key.stage;\n", "held = key.stage;\n        release(shared.key_free[held]);\n", false},
 	{"a tile whole, whatever begins with it", spec.Extend, spec.Segment, "return (rotates_own<Config> ? word : word & ~is_rotations_first) == Config::keys;", "return tokens() == Config::keys;", false},
-	{"whole tiles behind one that is not", spec.Extend, spec.Segment, "if (usual() && tokens == keys && next", "if (usual() && next", false},
+	{"whole tiles behind one that is not", spec.Extend, spec.Segment, "if (tokens == keys && next", "if (next", false},
+	{"nothing subtracted from a whole tile's exponents", spec.Extend, spec.Segment, "                make_exponents();\n              }", "              }", false},
 	{"something subtracted for nothing", spec.Extend, spec.Segment, "plain = score_exponent<Config>(params) == 1.f && softmax.plain();", "plain = 1;", false},
 	{"far maxima taken for near ones", spec.Extend, spec.Segment, "near = 32.f;", "near = 1e30f;", false},
 

@@ -161,22 +161,26 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     };
 
     // Of queries that are scaled as they are rotated, scores are exponents, and a row whose first maximum is near
-    // 0 subtracts nothing: a warp of such rows alone saves an instruction a score.
+    // 0 subtracts nothing: a warp of such rows alone saves an instruction a score. Another subtracts before it weighs. (All warps of a
+    // warpgroup must execute the same products, and waits for these: what a warp does by itself has none.)
 #if KGEN_SCALED_QUERIES
     constexpr float near = 32.f;
-    constexpr int usually_plain = 1;
     int plain = Config::bounded_scores;
     auto find_plain = [&]() { plain = score_exponent<Config>(params) == 1.f && softmax.plain(); };
     auto stay_plain = [&]() { plain = 1; };
+    auto make_exponents = [&]() {
+      if (Config::bounded_scores || plain) return;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) softmax.make_exponents(scores, 0, h, score_exponent<Config>(params));
+    };
+    auto weigh_row = [&](int h) { return softmax.weigh_row<true>(scores, 0, h, 1.f); };
 #else
     constexpr float near = -1.f;
-    constexpr int plain = Config::bounded_scores, usually_plain = plain;
     auto find_plain = [&]() {};
     auto stay_plain = [&]() {};
+    auto make_exponents = [&]() {};
+    auto weigh_row = [&](int h) { return softmax.weigh_row<Config::bounded_scores>(scores, 0, h, score_exponent<Config>(params)); };
 #endif
-    auto weigh_row = [&](int h, int plain) {
-      return plain ? softmax.weigh_row<true>(scores, 0, h, 1.f) : softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
-    };
     // A softmax is the same whatever is subtracted from its exponents, as long as weights and
     // sums stay within their range. So what a row subtracts is the maximum of the first tile
     // in which it sees a key (or nothing: see guess_first_weights), and further tiles are not searched for theirs, which would take
@@ -204,9 +208,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 
     // The first tile's.
     auto weigh_first = [&]() {
+      make_exponents();
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        softmax.sum[0][h] = weigh_row(h, plain);
+        softmax.sum[0][h] = weigh_row(h);
         to_fragments<Element>(weights, scores, h);
       }
     };
@@ -307,13 +312,13 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           key.advance();
         };
         // Its weights. Returns whether they are within their range.
-        auto find_weights = [&](int plain) {
+        auto find_weights = [&]() {
           constexpr float most = most_weight<Element>;
           bool exceeds = false;
-          added[0] = weigh_row(0, plain);
+          added[0] = weigh_row(0);
           if constexpr (rows_compared_early == 1) exceeds = ptx::any(added[0] > most);
           if constexpr (rows_compared_early == 2) {
-            added[1] = weigh_row(1, plain);
+            added[1] = weigh_row(1);
             exceeds = ptx::any(added[0] > most || added[1] > most);
           }
           tokens = next.tokens();
@@ -322,7 +327,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           next = take_keys();
           take_outputs();
           to_fragments<Element>(weights, scores, 0);
-          if constexpr (rows_compared_early < 2) added[1] = weigh_row(1, plain);
+          if constexpr (rows_compared_early < 2) added[1] = weigh_row(1);
           to_fragments<Element>(weights, scores, 1);
           if constexpr (rows_compared_early == 1) exceeds = exceeds | ptx::any(added[1] > most);
           if constexpr (rows_compared_early == 0) exceeds = ptx::any(added[0] > most || added[1] > most);
@@ -334,23 +339,36 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           release(shared.key_free[held]);
           give_query_for(next);
         };
-        auto usual = [&]() { return usually_plain ? plain : started; };
+        // Rows that have seen no key yet begin with the tile that was scored.
+        auto start_rows = [&]() {
+          if constexpr (Config::bounded_scores) return;
+          started = softmax.start(scores, near);
+          find_plain();
+        };
         while (next.exists() && !(folds_apart && next.begins_part())) {
           bool within_range, ends_part = false;  // the latter with the values before the tile's
           Softmax<1> ended;
 #if KGEN_WHOLE_TILES
-          if (usual() && tokens == keys && next.whole<Config>()) {
-            // Most tiles: code without a branch but the loop's, as one that is taken costs 20 cycles and more, and that
+          if (tokens == keys && next.whole<Config>()) {
+            // Most tiles: code without a branch that is taken but the loop's, as one costs 20 cycles and more, and that
             // of a run's first tile. Their scores are not masked, nor, as where they are capped there is no such loop, capped.
             for (;;) {
               if constexpr (!rotates_own<Config>) take_query_for(next);
               find_scores();
-              within_range = find_weights(usually_plain);
+#if KGEN_SCALED_QUERIES
+              if (!plain) {
+                if (!softmax.started()) start_rows();
+                make_exponents();
+              }
+#else
+              if (!started) start_rows();
+#endif
+              within_range = find_weights();
               if (!within_range) break;
               finish_tile();
               if (!next.whole<Config>()) break;
             }
-            stay_plain(), started = 1;  // as before: for the loop they need no registers
+            started = 1;
             if (within_range) continue;
           } else
 #endif
@@ -362,12 +380,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
             ends_part = Config::folds && !folds_apart && next.begins_part();
             if (ends_part || !started) {
               if (ends_part) ended = softmax, begin_rows();
-              if constexpr (!Config::bounded_scores) {
-                started = softmax.start(scores, near);
-                find_plain();
-              }
+              start_rows();
             }
-            within_range = find_weights(plain);
+            make_exponents();
+            within_range = find_weights();
           }
           if constexpr (!Config::bounded_scores) {
             if (!within_range) weigh_again(held, added);
