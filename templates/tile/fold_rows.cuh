@@ -30,11 +30,18 @@ template <class Config>
 __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, const Item& item, int kv_head, Part part,
                                                 Accumulator<1, Config::v_head_dim>& output, Softmax<1>& softmax, float scale_log2, int first_row, int lane) {
   constexpr int blocks = Config::v_head_dim / 8;
+  // Read once: each read of these comes from the L2 cache, and what is found by it waits.
+  const int q_count = item.q_count, slot = item.scratch;
+  auto placed = [&]() {
+    Item words = {};
+    words.q_count = ptx::here(q_count), words.scratch = ptx::here(slot);
+    return words;
+  };
   softmax.finish();
   RowEnds<1> ends = {};
   auto row_of = [&](int h) { return first_row + 8 * h + lane / 4; };
-  auto exists = [&](int h) { return row_of(h) < own_rows<Config>(item); };
-  auto lse_of = [&](int h, int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row_of(h), level); };
+  auto exists = [&](int h) { return row_of(h) < own_rows<Config>(placed()); };
+  auto lse_of = [&](int h, int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, placed(), kv_head, row_of(h), level); };
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float factor = normaliser(softmax.sum[0][h], 0.f, false);
@@ -50,7 +57,7 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
     }
     float4 kept[2][blocks / 2] = {};
     auto load = [&](int h) {
-      const auto rows = ScratchRows<Config>::of(params, item, kv_head, first_row + 8 * h, level, lane);
+      const auto rows = ScratchRows<Config>::of(params, placed(), kv_head, first_row + 8 * h, level, lane);
 #pragma unroll
       for (int i = 0; i < blocks / 2; ++i) kept[h][i] = rows[i];
     };
@@ -87,7 +94,7 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
       continue;
     }
     if (lane % 4 == 0) *lse_of(h, above) = ends.lse[0][h];
-    const auto rows = ScratchRows<Config>::of(params, item, kv_head, first_row + 8 * h, above, lane);
+    const auto rows = ScratchRows<Config>::of(params, placed(), kv_head, first_row + 8 * h, above, lane);
 #pragma unroll
     for (int i = 0; i < blocks / 2; ++i) {
       const float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];
