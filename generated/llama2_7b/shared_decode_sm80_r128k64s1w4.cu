@@ -1123,6 +1123,16 @@ struct Softmax {
     return chains == 1 ? added[0] : added[0] + added[chains - 1];
   }
 
+  // Turns that row's scores into the exponents of its weights, which are then plain.
+  template <int Keys>
+  __device__ __forceinline__ void make_exponents(Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) const {
+    const float shift = this->shift(m, h, scale_log2);
+#pragma unroll
+    for (int n = 0; n < Keys / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) scores.block[m][n][2 * h + i] = ptx::multiply_add(scores.block[m][n][2 * h + i], scale_log2, -shift);
+  }
+
   // What is subtracted from the exponents. A row that has seen no key yet has maximum
   // -inf; -inf - -inf is NaN.
   __device__ __forceinline__ float shift(int m, int h, float scale_log2) const {

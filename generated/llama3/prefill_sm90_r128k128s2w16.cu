@@ -1526,6 +1526,16 @@ struct Softmax {
     return chains == 1 ? added[0] : added[0] + added[chains - 1];
   }
 
+  // Turns that row's scores into the exponents of its weights, which are then plain.
+  template <int Keys>
+  __device__ __forceinline__ void make_exponents(Accumulator<MTiles, Keys>& scores, int m, int h, float scale_log2) const {
+    const float shift = this->shift(m, h, scale_log2);
+#pragma unroll
+    for (int n = 0; n < Keys / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) scores.block[m][n][2 * h + i] = ptx::multiply_add(scores.block[m][n][2 * h + i], scale_log2, -shift);
+  }
+
   // What is subtracted from the exponents. A row that has seen no key yet has maximum
   // -inf; -inf - -inf is NaN.
   __device__ __forceinline__ float shift(int m, int h, float scale_log2) const {
@@ -2558,11 +2568,18 @@ template <class Config>
 __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, const Item& item, int kv_head, Part part,
                                                 Accumulator<1, Config::v_head_dim>& output, Softmax<1>& softmax, float scale_log2, int first_row, int lane) {
   constexpr int blocks = Config::v_head_dim / 8;
+  // Read once: each read of these comes from the L2 cache, and what is found by it waits.
+  const int q_count = item.q_count, slot = item.scratch;
+  auto placed = [&]() {
+    Item words = {};
+    words.q_count = ptx::here(q_count), words.scratch = ptx::here(slot);
+    return words;
+  };
   softmax.finish();
   RowEnds<1> ends = {};
   auto row_of = [&](int h) { return first_row + 8 * h + lane / 4; };
-  auto exists = [&](int h) { return row_of(h) < own_rows<Config>(item); };
-  auto lse_of = [&](int h, int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row_of(h), level); };
+  auto exists = [&](int h) { return row_of(h) < own_rows<Config>(placed()); };
+  auto lse_of = [&](int h, int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, placed(), kv_head, row_of(h), level); };
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float factor = normaliser(softmax.sum[0][h], 0.f, false);
@@ -2578,7 +2595,7 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
     }
     float4 kept[2][blocks / 2] = {};
     auto load = [&](int h) {
-      const auto rows = ScratchRows<Config>::of(params, item, kv_head, first_row + 8 * h, level, lane);
+      const auto rows = ScratchRows<Config>::of(params, placed(), kv_head, first_row + 8 * h, level, lane);
 #pragma unroll
       for (int i = 0; i < blocks / 2; ++i) kept[h][i] = rows[i];
     };
@@ -2615,7 +2632,7 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
       continue;
     }
     if (lane % 4 == 0) *lse_of(h, above) = ends.lse[0][h];
-    const auto rows = ScratchRows<Config>::of(params, item, kv_head, first_row + 8 * h, above, lane);
+    const auto rows = ScratchRows<Config>::of(params, placed(), kv_head, first_row + 8 * h, above, lane);
 #pragma unroll
     for (int i = 0; i < blocks / 2; ++i) {
       const float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];
@@ -2818,15 +2835,18 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
     };
 
     // Of queries that are scaled as they are rotated, scores are exponents, and a row whose first maximum is near
-    // 0 subtracts nothing: a warp of such rows alone saves an instruction a score.
+    // 0 subtracts nothing: a warp of such rows alone saves an instruction a score. Another subtracts before it weighs. (All warps of a
+    // warpgroup must execute the same products, and waits for these: what a warp does by itself has none.)
     constexpr float near = 32.f;
-    constexpr int usually_plain = 1;
     int plain = Config::bounded_scores;
     auto find_plain = [&]() { plain = score_exponent<Config>(params) == 1.f && softmax.plain(); };
     auto stay_plain = [&]() { plain = 1; };
-    auto weigh_row = [&](int h, int plain) {
-      return plain ? softmax.weigh_row<true>(scores, 0, h, 1.f) : softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));
+    auto make_exponents = [&]() {
+      if (Config::bounded_scores || plain) return;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) softmax.make_exponents(scores, 0, h, score_exponent<Config>(params));
     };
+    auto weigh_row = [&](int h) { return softmax.weigh_row<true>(scores, 0, h, 1.f); };
     // A softmax is the same whatever is subtracted from its exponents, as long as weights and
     // sums stay within their range. So what a row subtracts is the maximum of the first tile
     // in which it sees a key (or nothing: see guess_first_weights), and further tiles are not searched for theirs, which would take
@@ -2854,9 +2874,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
 
     // The first tile's.
     auto weigh_first = [&]() {
+      make_exponents();
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        softmax.sum[0][h] = weigh_row(h, plain);
+        softmax.sum[0][h] = weigh_row(h);
         to_fragments<Element>(weights, scores, h);
       }
     };
@@ -2953,13 +2974,13 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           key.advance();
         };
         // Its weights. Returns whether they are within their range.
-        auto find_weights = [&](int plain) {
+        auto find_weights = [&]() {
           constexpr float most = most_weight<Element>;
           bool exceeds = false;
-          added[0] = weigh_row(0, plain);
+          added[0] = weigh_row(0);
           if constexpr (rows_compared_early == 1) exceeds = ptx::any(added[0] > most);
           if constexpr (rows_compared_early == 2) {
-            added[1] = weigh_row(1, plain);
+            added[1] = weigh_row(1);
             exceeds = ptx::any(added[0] > most || added[1] > most);
           }
           tokens = next.tokens();
@@ -2968,7 +2989,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           next = take_keys();
           take_outputs();
           to_fragments<Element>(weights, scores, 0);
-          if constexpr (rows_compared_early < 2) added[1] = weigh_row(1, plain);
+          if constexpr (rows_compared_early < 2) added[1] = weigh_row(1);
           to_fragments<Element>(weights, scores, 1);
           if constexpr (rows_compared_early == 1) exceeds = exceeds | ptx::any(added[1] > most);
           if constexpr (rows_compared_early == 0) exceeds = ptx::any(added[0] > most || added[1] > most);
@@ -2980,24 +3001,15 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           release(shared.key_free[held]);
           give_query_for(next);
         };
-        auto usual = [&]() { return usually_plain ? plain : started; };
+        // Rows that have seen no key yet begin with the tile that was scored.
+        auto start_rows = [&]() {
+          if constexpr (Config::bounded_scores) return;
+          started = softmax.start(scores, near);
+          find_plain();
+        };
         while (next.exists() && !(folds_apart && next.begins_part())) {
           bool within_range, ends_part = false;  // the latter with the values before the tile's
           Softmax<1> ended;
-          if (usual() && tokens == keys && next.whole<Config>()) {
-            // Most tiles: code without a branch but the loop's, as one that is taken costs 20 cycles and more, and that
-            // of a run's first tile. Their scores are not masked, nor, as where they are capped there is no such loop, capped.
-            for (;;) {
-              if constexpr (!rotates_own<Config>) take_query_for(next);
-              find_scores();
-              within_range = find_weights(usually_plain);
-              if (!within_range) break;
-              finish_tile();
-              if (!next.whole<Config>()) break;
-            }
-            stay_plain(), started = 1;  // as before: for the loop they need no registers
-            if (within_range) continue;
-          } else
           {
             complete_values(tokens);
             take_query_for(next);
@@ -3006,12 +3018,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
             ends_part = Config::folds && !folds_apart && next.begins_part();
             if (ends_part || !started) {
               if (ends_part) ended = softmax, begin_rows();
-              if constexpr (!Config::bounded_scores) {
-                started = softmax.start(scores, near);
-                find_plain();
-              }
+              start_rows();
             }
-            within_range = find_weights(plain);
+            make_exponents();
+            within_range = find_weights();
           }
           if constexpr (!Config::bounded_scores) {
             if (!within_range) weigh_again(held, added);
