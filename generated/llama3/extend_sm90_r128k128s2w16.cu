@@ -2846,7 +2846,8 @@ template <class Config>
 __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, const Item& item, int kv_head, Part part,
                                                 Accumulator<1, Config::v_head_dim>& output, Softmax<1>& softmax, float scale_log2, int first_row, int lane) {
   constexpr int blocks = Config::v_head_dim / 8;
-  // Read once: each read of these comes from the L2 cache, and what is found by it waits.
+  // Read once: each read of these comes from the L2 cache, and what is found by it waits. (By ptx::here what follows from them is found
+  // anew at each use, and is not in registers that there are not.)
   const int q_count = item.q_count, slot = item.scratch;
   auto placed = [&]() {
     Item words = {};
