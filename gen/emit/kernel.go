@@ -72,7 +72,7 @@ func flags(s spec.Spec, p plan.Plan) map[string]bool {
 		"KGEN_KEYS_AHEAD":       p.KeysAhead,
 		"KGEN_CLUSTER":          p.Cluster > 1,
 		"KGEN_EXCHANGED_KEYS":   p.ExchangesKeys(s),
-		"KGEN_WHOLE_TILES":      wholeTiles(s, p),
+		"KGEN_WHOLE_TILES":      p.WholeTiles(s),
 		"KGEN_INTERLEAVED":      interleaved(s),
 		"KGEN_HEAD_MAJOR":       s.Cache.Layout == spec.HND,
 		"KGEN_CAUSAL":           s.Masks.Causal,
@@ -88,15 +88,6 @@ func flags(s spec.Spec, p plan.Plan) map[string]bool {
 		f["KGEN_"+strings.ToUpper(string(k))] = k == kind
 	}
 	return f
-}
-
-// wholeTiles reports kernels with a loop of its own for tiles that no mask cuts. It is slower where scores are capped, and prefill
-// of more than 64 dimensions takes up to 3 percent longer by it (H200).
-func wholeTiles(s spec.Spec, p plan.Plan) bool {
-	if s.Masks.SoftCap > 0 || p.Kind == spec.Prefill && s.Model.HeadDim > 64 {
-		return false
-	}
-	return p.ScalesQueries(s) || p.ExchangesKeys(s)
 }
 
 // Variant names what the templates become for a plan: kernels of one kind and variant differ in

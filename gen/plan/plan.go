@@ -71,6 +71,15 @@ func (p Plan) RotatesOwn() bool {
 // ExchangesKeys reports plans of two blocks for raw keys: each rotates its share of a tile's keys and gives it to the other.
 func (p Plan) ExchangesKeys(s spec.Spec) bool { return p.Cluster > 1 && p.Reads(s).RotatesKeys() }
 
+// WholeTiles reports plans with a loop of its own, without branches, for the tiles of keys that no mask cuts. Where scores are capped it is slower,
+// and prefill of 128 dimensions takes up to 6 percent longer by it (H200, 2026-11-29).
+func (p Plan) WholeTiles(s spec.Spec) bool {
+	if s.Masks.SoftCap > 0 || p.Kind == spec.Prefill && s.Model.HeadDim > 64 {
+		return false
+	}
+	return p.ScalesQueries(s) || p.ExchangesKeys(s)
+}
+
 // Reads is the spec whose keys the plan's kernel reads: s, or where they are rotated ahead of it, its
 // baked sibling.
 func (p Plan) Reads(s spec.Spec) spec.Spec {

@@ -21,7 +21,7 @@ func canAlign(s spec.Spec, kind spec.Kind) bool {
 // ScalesQueries reports where family sm90 scales queries to exponents of 2 as it rotates them, so that the softmax
 // need not: where all of them is rotated, so that nothing is rounded once more for that (but dimensions that a rotation leaves as they
 // were are rounded, too); where what they are in their products with keys has the range; and where it is
-// faster: with whole tiles in a loop without branches, 128 dimensions take 1 to 5 percent less (prefill and extend, H200, 2026-11-26; without
+// faster: with whole tiles in a loop without branches (see [Plan.WholeTiles]: prefill of 128 has it no more), 128 dimensions take 1 to 5 percent less (prefill and extend, H200, 2026-11-26; without
 // that loop it was 1 more), and 64 dimensions 3. Of aligned queries the factor is in the elements of their rotation. Where scores are capped, they are
 // scaled to what capping takes, but for aligned ones.
 func (p Plan) ScalesQueries(s spec.Spec) bool {

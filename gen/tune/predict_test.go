@@ -53,8 +53,9 @@ func TestPredictedGain(t *testing.T) {
 				t.Fatal(misfit)
 			}
 			for _, c := range k.Cases {
+				shape := ShapeOf(c.Case)
 				seconds := func(p plan.Plan) float64 {
-					return plan.Predict(s, p, plan.Cut{}, ShapeOf(c.Case), gpu).Time.Seconds()
+					return plan.Predict(s, p, plan.Cut{}, shape, gpu).Time.Seconds()
 				}
 				for setting, took := range c.Times {
 					p, misfit := plan.Make(s, k.Kind, e.Target, setting.Layout)
@@ -64,7 +65,7 @@ func TestPredictedGain(t *testing.T) {
 					if pair := 2 * blockTokens(s.Model); p.Cluster > 1 && k.Kind == spec.Extend && c.Query%pair != 0 {
 						continue // Predict has pairs of blocks only where the bucket's sequences fill both
 					}
-					foretold, least := seconds(usual)/seconds(p)-1, enough(s, p, usual, Bucket{ShapeOf(c.Case).Query, ShapeOf(c.Case).Keys})
+					foretold, least := seconds(usual)/seconds(p)-1, enough(s, p, usual, Bucket{shape.Query, shape.Keys})
 					took, usually := took.Seconds(), c.Times[Setting{Layout: usual.Layout()}].Seconds()
 					faster := took < usually
 					if least == halfRowsGain { // is for all of a bucket, as a choice of a table is: a gain in the mean, and no case that loses much

@@ -2821,7 +2821,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // What is not of an item's outputs is found under their last products; but not where there are as few registers
   // as beside a warpgroup that rotates, of three, or to fold a part apart: ptxas would wait for each product of the whole loop, and not
   // always say so.
-  constexpr bool ends_under_products = Config::folds && warpgroups == 2 && !rotates_apart<Config>;  // nor, beside the loop for whole tiles, of others
+  constexpr bool ends_under_products = Config::folds && warpgroups == 2 && !rotates_apart<Config>;  // nor, of queries that are scaled, without parts
   static_assert(!(ends_under_products && folds_apart), "a part's last outputs are there before it is folded");
   static_assert(!Config::bounded_scores || most_weight<Element> >= 0x1p60f, "room for weights of which nothing is subtracted");
   // How many of a lane's two rows are compared with the most that they may add up to ahead of the wait for the next keys. Those the

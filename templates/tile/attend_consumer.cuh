@@ -27,7 +27,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   // as beside a warpgroup that rotates, of three, or to fold a part apart: ptxas would wait for each product of the whole loop, and not
   // always say so.
 #if KGEN_SCALED_QUERIES
-  constexpr bool ends_under_products = Config::folds && warpgroups == 2 && !rotates_apart<Config>;  // nor, beside the loop for whole tiles, of others
+  constexpr bool ends_under_products = Config::folds && warpgroups == 2 && !rotates_apart<Config>;  // nor, of queries that are scaled, without parts
 #else
   // (Nor of capped scores without parts: prefill of baked keys by 12 warps spills 52 bytes.)
   constexpr bool ends_under_products = !rotates_apart<Config> && !rotates_own<Config> && !folds_apart && (Config::folds || !Config::bounded_scores);
