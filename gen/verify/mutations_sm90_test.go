@@ -400,7 +400,7 @@ func early(s *spec.Spec) {
 // Those of two blocks that share an item.
 var mutationsClusters = []mutation{
 	{"both blocks' rows of the first tokens", spec.Extend, spec.Segment, "return {first, left < most ? left : most};", "return {0, left < most ? left : most};", false},
-	{"results kept where the other block's are", spec.Extend, spec.Segment, "own_tokens<Config>(item).first * Config::group + row;\n}\n\n// What a folded row", "row;\n}\n\n// What a folded row", false},
+	{"results kept where the other block's are", spec.Extend, spec.Segment, "own_tokens<Config>(q_count).first * Config::group + row;\n}\n\n// What a folded row", "row;\n}\n\n// What a folded row", false},
 	{"both blocks copy the same pages", spec.Extend, spec.Segment, "return block_in_cluster() * own;", "return 0;", false},
 	{"its own copies alone expected", spec.Extend, spec.Segment, "(ToAll ? Boxes<Config>::of(tile) : Boxes<Config>::own_of(tile))", "Boxes<Config>::own_of(tile)", false},
 	{"stages that one block gives back", spec.Extend, spec.Segment, "if (lane < cluster_blocks) ptx::barrier_arrive_at", "if (lane == block_in_cluster()) ptx::barrier_arrive_at", false},

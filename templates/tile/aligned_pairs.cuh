@@ -18,7 +18,7 @@ struct AlignedQueries {
   int count;  // rows that exist
 
   __device__ __forceinline__ static AlignedQueries of(const AttendParams& params, const Item& item, int kv_head, ColumnTile<Config::rows, Config::head_dim>&, PlaceInUse) {
-    return {ResultRows<Config>::of(params, item, kv_head), own_rows<Config>(item)};
+    return {ResultRows<Config>::of(params, item, kv_head), own_rows<Config>(item.q_count)};
   }
 
   // Rows that do not exist are the item's first.

@@ -15,9 +15,9 @@ struct ScratchRows {
   float4* first;
   int step;  // from two blocks of columns to the next two
 
-  __device__ __forceinline__ static ScratchRows of(const AttendParams& params, const Item& item, int kv_head, int first_row, int level, int lane) {
-    const int left = own_rows<Config>(item) - first_row;
-    float* scratch = static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item, kv_head, first_row, level) * Config::v_head_dim;
+  __device__ __forceinline__ static ScratchRows of(const AttendParams& params, int q_count, int slot, int kv_head, int first_row, int level, int lane) {
+    const int left = own_rows<Config>(q_count) - first_row;
+    float* scratch = static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, q_count, slot, kv_head, first_row, level) * Config::v_head_dim;
     return {reinterpret_cast<float4*>(scratch) + lane, 4 * (left < 8 ? left : 8)};
   }
   __device__ __forceinline__ float4& operator[](int i) const { return first[i * step]; }
@@ -33,16 +33,11 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
   // Read once: each read of these comes from the L2 cache, and what is found by it waits. (By ptx::here what follows from them is found
   // anew at each use, and is not in registers that there are not.)
   const int q_count = item.q_count, slot = item.scratch;
-  auto placed = [&]() {
-    Item words = {};
-    words.q_count = ptx::here(q_count), words.scratch = ptx::here(slot);
-    return words;
-  };
   softmax.finish();
   RowEnds<1> ends = {};
   auto row_of = [&](int h) { return first_row + 8 * h + lane / 4; };
-  auto exists = [&](int h) { return row_of(h) < own_rows<Config>(placed()); };
-  auto lse_of = [&](int h, int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, placed(), kv_head, row_of(h), level); };
+  auto exists = [&](int h) { return row_of(h) < own_rows<Config>(ptx::here(q_count)); };
+  auto lse_of = [&](int h, int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, ptx::here(q_count), ptx::here(slot), kv_head, row_of(h), level); };
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float factor = normaliser(softmax.sum[0][h], 0.f, false);
@@ -58,7 +53,7 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
     }
     float4 kept[2][blocks / 2] = {};
     auto load = [&](int h) {
-      const auto rows = ScratchRows<Config>::of(params, placed(), kv_head, first_row + 8 * h, level, lane);
+      const auto rows = ScratchRows<Config>::of(params, ptx::here(q_count), ptx::here(slot), kv_head, first_row + 8 * h, level, lane);
 #pragma unroll
       for (int i = 0; i < blocks / 2; ++i) kept[h][i] = rows[i];
     };
@@ -95,7 +90,7 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
       continue;
     }
     if (lane % 4 == 0) *lse_of(h, above) = ends.lse[0][h];
-    const auto rows = ScratchRows<Config>::of(params, placed(), kv_head, first_row + 8 * h, above, lane);
+    const auto rows = ScratchRows<Config>::of(params, ptx::here(q_count), ptx::here(slot), kv_head, first_row + 8 * h, above, lane);
 #pragma unroll
     for (int i = 0; i < blocks / 2; ++i) {
       const float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];

@@ -227,7 +227,7 @@ struct WorkStart {
     WorkStart start = {work, 0, 0, {-1, 0, 0, 0, 0, 0}};
     if (work.exists()) {
       const Item& item = pointer<Item>(params.items)[work.item];
-      start.run_end = item.run_end, start.q_index = item.q_index + own_tokens<Config>(item).first;
+      start.run_end = item.run_end, start.q_index = item.q_index + own_tokens<Config>(item.q_count).first;
       start.tile = first_tile(params, item.run_begin, item.run_end);
     }
     return start;

@@ -30,7 +30,7 @@ template <class Config, int MTiles>
 __device__ __forceinline__ WarpRows<MTiles> warp_rows(const AttendParams& params, const Item& item, int kv_head, int first_row, int lane) {
   first_row &= 0x7ffffff0;  // as it is: knowing this, the compiler needs two hundred instructions less
   WarpRows<MTiles> rows;
-  rows.first = first_row, rows.count = own_rows<Config>(item), rows.final = is_final(item);
+  rows.first = first_row, rows.count = own_rows<Config>(item.q_count), rows.final = is_final(item);
 #pragma unroll
   for (int n = 0; n < rows.lane_rows; ++n) {
     const int row = 32 * n + lane;

@@ -69,11 +69,11 @@ __device__ __forceinline__ void fold_row(const AttendParams& params, const Item&
   constexpr int chunks = MergedRow<Config>::chunks, rows = Config::rows, dim = Config::v_head_dim;
   auto lse_of = [&](int level) {
     if (level < kept.levels) return kept.memory + kept.levels * rows * dim + level * rows + row;
-    return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row, level);
+    return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item.q_count, item.scratch, kv_head, row, level);
   };
   auto output_of = [&](int level) {
     float* vector = level < kept.levels ? kept.memory + (level * rows + row) * dim
-                                        : static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item, kv_head, row, level) * dim;
+                                        : static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item.q_count, item.scratch, kv_head, row, level) * dim;
     return reinterpret_cast<float4*>(vector) + lane % row_lanes;
   };
   const int above = for_each_level(part, [&](int level) {
