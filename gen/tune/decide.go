@@ -15,6 +15,9 @@ const (
 	switchGain = 0.02
 	// and in no case of the bucket slower by more than this.
 	mostLoss = 0.01
+	// Where its kernel is another bucket's, to have it costs nothing more: then so much is enough, if it is slower in no case. (Times of
+	// one round differ by less.)
+	sharedGain = 0.01
 	// Settings this close to the best are as good: the simplest is taken, or one whose kernel
 	// another bucket has.
 	tie = 0.01
@@ -118,24 +121,47 @@ type decided struct {
 	verdict
 }
 
-// share gives buckets whose kernel no other has one that another has too, where it is as good: fewer
-// kernels are compiled and loaded.
-func share(all []decided) {
+// share makes the most of the kernels that the buckets have, as each is compiled and loaded: one is given up where each of its buckets
+// has another bucket's that is as good, those of the fewest buckets first, and a bucket that has the default takes another's that is faster.
+func share(all []decided, usual Setting) {
 	has := map[plan.Layout]int{}
+	var kernels []plan.Layout
 	for _, d := range all {
-		has[d.setting.Layout]++
+		if has[d.setting.Layout]++; has[d.setting.Layout] == 1 {
+			kernels = append(kernels, d.setting.Layout)
+		}
+	}
+	slices.SortStableFunc(kernels, func(a, b plan.Layout) int { return has[a] - has[b] })
+	for _, kernel := range kernels {
+		others := map[int]verdict{} // of another kernel, for each bucket of this one
+		for i, d := range all {
+			if d.setting.Layout != kernel {
+				continue
+			}
+			j := slices.IndexFunc(d.verdicts, func(v verdict) bool {
+				return v.setting.Layout != kernel && has[v.setting.Layout] > 0 && v.ties(d.verdict)
+			})
+			if j >= 0 {
+				others[i] = d.verdicts[j]
+			}
+		}
+		if len(others) < has[kernel] {
+			continue
+		}
+		has[kernel] = 0
+		for i, v := range others {
+			all[i].verdict = v
+			has[v.setting.Layout]++
+		}
 	}
 	for i := range all {
 		d := &all[i]
-		if has[d.setting.Layout] > 1 {
+		if d.setting != usual {
 			continue
 		}
 		for _, v := range d.verdicts {
-			if v.setting.Layout != d.setting.Layout && has[v.setting.Layout] > 0 && v.ties(d.verdict) {
-				has[d.setting.Layout]--
-				has[v.setting.Layout]++
+			if v.setting.Layout != usual.Layout && has[v.setting.Layout] > 0 && v.ratio <= 1-sharedGain && v.worst <= 1 && v.ratio < d.ratio {
 				d.verdict = v
-				break
 			}
 		}
 	}
@@ -152,7 +178,7 @@ func (f *field) choose(usual Setting, settings []Setting) []Choice {
 		d.verdict = decide(d.verdicts, usual)
 		all = append(all, d)
 	}
-	share(all)
+	share(all, usual)
 	uniform, lowest := Setting{}, 0.0
 	for _, s := range settings {
 		sum, n := 0.0, 0

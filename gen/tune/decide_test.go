@@ -55,6 +55,12 @@ func TestChoose(t *testing.T) {
 			short: {usual: 10, other: 8, third: 8.05}, batch: {usual: 20, other: 25, third: 15}, long: {usual: 30, other: 40, third: 40}}},
 		{"two kernels for two", [3]string{other, third, usual}, map[string]map[string]float64{
 			short: {usual: 10, other: 8, third: 8.1}, batch: {usual: 20, other: 25, third: 15}, long: {usual: 30, other: 40, third: 40}}},
+		{"both give theirs up for a third", [3]string{third, third, third}, map[string]map[string]float64{
+			short: {usual: 10, other: 8, third: 8.05}, batch: {usual: 20, other: 15, third: 15.1}, long: {usual: 30, other: 40, third: 20}}},
+		{"one of two does not", [3]string{other, other, third}, map[string]map[string]float64{
+			short: {usual: 10, other: 8, third: 8.05}, batch: {usual: 20, other: 15, third: 15.4}, long: {usual: 30, other: 40, third: 20}}},
+		{"little, by another's kernel", [3]string{other, other, usual}, map[string]map[string]float64{
+			short: {usual: 10, other: 9}, batch: {usual: 20, other: 19.7}, long: {usual: 30, other: 30.5, third: 29.5}}},
 		{"not finished", [3]string{usual, usual, usual}, map[string]map[string]float64{
 			short: {usual: 10}, batch: {usual: 20}, long: {usual: 30}}},
 	} {
