@@ -47,6 +47,7 @@ const (
 	nanosecond  = 1e-9
 
 	readTwice    = 0.1 // part of keys that blocks of a sequence's tiles, each for itself, have from memory once more (H100: 0.03 to 0.2)
+	pairAligns   = 600 // nanoseconds of an item's alignment that the start of two blocks hides, of up to 128 dimensions (H200 and H100, 2026-11-29, the tuned tables: extend of 16 to 64 tokens over 1k to 8k)
 	clusterStart = 300 // nanoseconds by which two blocks that take an item together begin later (H100, extend of 64 tokens over 1k and 2k)
 )
 

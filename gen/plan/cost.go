@@ -229,7 +229,13 @@ func (l load) starts() float64 {
 	if l.shape.Kind == spec.Prefill {
 		runs = 0
 	}
-	return l.k.item + float64(l.p.Cluster-1)*clusterStart + l.furtherItems() + l.busiest*runs*l.k.run
+	item := l.k.item
+	if l.p.Cluster > 1 {
+		if item += clusterStart; l.p.AlignsQueries && l.s.Model.HeadDim <= 128 {
+			item -= pairAligns
+		}
+	}
+	return item + l.furtherItems() + l.busiest*runs*l.k.run
 }
 
 // keyRotation is the busiest multiprocessor's time to rotate raw keys, in seconds.

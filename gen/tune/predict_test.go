@@ -116,7 +116,6 @@ func TestPredict(t *testing.T) {
 			{Kind: spec.Extend, Query: 16, Layout: setting(t, "sm90_r64k128s2w8").Layout},
 			{Kind: spec.Extend, Query: 32, Layout: setting(t, "sm90_r128k128s2w12").Layout},
 			{Kind: spec.Extend, Query: 64, Keys: 2048, Layout: setting(t, "sm90_r128k128s2w12").Layout},
-			{Kind: spec.Extend, Query: 64, Keys: 10240, Layout: setting(t, "sm90_r256k128s2w12").Layout},
 			{Kind: spec.Extend, Query: 64, Layout: setting(t, "sm90_r256k128s2w16").Layout},
 			{Kind: spec.Extend, Query: 128, Keys: 16384, Layout: setting(t, "sm90_r128k128s2w12").Layout},
 			{Kind: spec.Extend, Query: 192, Layout: setting(t, "sm90_r128k128s2w16").Layout},

@@ -1632,20 +1632,20 @@ __device__ __forceinline__ PagedTokens<Config, Config::v_head_dim> paged_values(
 // Of a cluster the blocks walk an item's keys together, each for some of its query tokens.
 __device__ __forceinline__ int block_in_cluster() { return 0; }
 
-// The query tokens of an item that are this block's: of its own tile's rows, whose first is
+// Of an item's q_count query tokens those that are this block's: of its own tile's rows, whose first is
 // token `first` of the item. Each block of a cluster takes as many as its tile has rows for,
 // so the last may have fewer, or none.
 struct OwnTokens {
   int first, count;
 };
 template <class Config>
-__device__ __forceinline__ OwnTokens own_tokens(const Item& item) {
-  return {0, item.q_count};
+__device__ __forceinline__ OwnTokens own_tokens(int q_count) {
+  return {0, q_count};
 }
 
-// The block's rows that exist, the first of its tile's.
+// The block's rows of an item of so many query tokens, the first of its tile's.
 template <class Config>
-__device__ __forceinline__ int own_rows(const Item& item) { return own_tokens<Config>(item).count * Config::group; }
+__device__ __forceinline__ int own_rows(int q_count) { return own_tokens<Config>(q_count).count * Config::group; }
 
 constexpr int no_base = -2147483647 - 1;
 
@@ -1674,8 +1674,8 @@ template <class Config>
 __device__ __forceinline__ QueryRows<Config> query_rows(const AttendParams& params, const Item& item, int kv_head) {
   QueryRows<Config> rows;
   rows.token_bytes = 2ll * params.q_token_stride;
-  rows.count = own_rows<Config>(item);
-  const int first_token = item.q_begin + own_tokens<Config>(item).first;
+  rows.count = own_rows<Config>(item.q_count);
+  const int first_token = item.q_begin + own_tokens<Config>(item.q_count).first;
   rows.q = pointer<unsigned char>(params.q) + first_token * rows.token_bytes + kv_head * (Config::group * Config::head_dim * 2);
   rows.positions = pointer<int32_t>(params.positions) + first_token;
   return rows;
@@ -1685,7 +1685,7 @@ __device__ __forceinline__ QueryRows<Config> query_rows(const AttendParams& para
 // the item's first token sees; nobody reads their results.
 template <class Config>
 __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params, const Item& item, const KeyTile& tile, int row) {
-  const OwnTokens own = own_tokens<Config>(item);
+  const OwnTokens own = own_tokens<Config>(item.q_count);
   const int token = own.first + (row < own.count * Config::group ? row / Config::group : 0);
   return visible_keys<Config>(tile, item.q_index + token, pointer<int32_t>(params.positions)[item.q_begin + token], tile.offset);
 }
@@ -1693,7 +1693,7 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
 // The greatest position of the block's query tokens of an item, to all lanes of a warp; shared decode has no use for it.
 template <class Config>
 __device__ __forceinline__ int last_position(const AttendParams& params, const Item& item, int lane) {
-  const OwnTokens own = own_tokens<Config>(item);
+  const OwnTokens own = own_tokens<Config>(item.q_count);
   const int32_t* positions = pointer<int32_t>(params.positions) + item.q_begin + own.first;
   int last = 0;
 #pragma unroll 1
@@ -1759,7 +1759,7 @@ struct RowResult {
 
 template <class Config>
 __device__ __forceinline__ RowResult row_result(const AttendParams& params, const Item& item, int kv_head, int row) {
-  const int token = own_tokens<Config>(item).first + row / Config::group, heads = params.kv_heads * Config::group;
+  const int token = own_tokens<Config>(item.q_count).first + row / Config::group, heads = params.kv_heads * Config::group;
   RowResult r;
   r.head = query_head<Config>(kv_head, row);
   r.token = item.q_begin + token;
@@ -1804,14 +1804,14 @@ struct ResultRows {
   }
 };
 
-// Where an item of several parts keeps what a row's results gave at a level of
+// Where an item of several parts, of q_count query tokens, keeps from `scratch` on what a row's results gave at a level of
 // tile/fold.cuh: as RowResult::vector. Those of the KV head's rows follow one another. The
 // kernel alone reads what it writes there.
 template <class Config>
-__device__ __forceinline__ long long scratch_vector(const AttendParams& params, const Item& item, int kv_head, int row, int level) {
-  const int rows = item.q_count * Config::group;
-  return static_cast<long long>(item.scratch + level * item.q_count) * (params.kv_heads * Config::group) + kv_head * rows +
-         own_tokens<Config>(item).first * Config::group + row;
+__device__ __forceinline__ long long scratch_vector(const AttendParams& params, int q_count, int scratch, int kv_head, int row, int level) {
+  const int rows = q_count * Config::group;
+  return static_cast<long long>(scratch + level * q_count) * (params.kv_heads * Config::group) + kv_head * rows +
+         own_tokens<Config>(q_count).first * Config::group + row;
 }
 
 // What a folded row is multiplied by at the end: the learned sink is in a final result.
@@ -2012,7 +2012,7 @@ struct WorkStart {
     WorkStart start = {work, 0, 0, {-1, 0, 0, 0, 0, 0}};
     if (work.exists()) {
       const Item& item = pointer<Item>(params.items)[work.item];
-      start.run_end = item.run_end, start.q_index = item.q_index + own_tokens<Config>(item).first;
+      start.run_end = item.run_end, start.q_index = item.q_index + own_tokens<Config>(item.q_count).first;
       start.tile = first_tile(params, item.run_begin, item.run_end);
     }
     return start;
@@ -2256,11 +2256,11 @@ __device__ __forceinline__ void fold_row(const AttendParams& params, const Item&
   constexpr int chunks = MergedRow<Config>::chunks, rows = Config::rows, dim = Config::v_head_dim;
   auto lse_of = [&](int level) {
     if (level < kept.levels) return kept.memory + kept.levels * rows * dim + level * rows + row;
-    return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item, kv_head, row, level);
+    return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, item.q_count, item.scratch, kv_head, row, level);
   };
   auto output_of = [&](int level) {
     float* vector = level < kept.levels ? kept.memory + (level * rows + row) * dim
-                                        : static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item, kv_head, row, level) * dim;
+                                        : static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item.q_count, item.scratch, kv_head, row, level) * dim;
     return reinterpret_cast<float4*>(vector) + lane % row_lanes;
   };
   const int above = for_each_level(part, [&](int level) {

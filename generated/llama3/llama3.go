@@ -19,6 +19,7 @@
 //	prefill     prefill_sm90_r128k128s2w16.cu
 //	prefill     prefill_sm90_r128k64s2w16.cu
 //	prefill     prefill_sm90_r256k128s2w16.cu
+//	prefill     prefill_sm90_r128k64s3w16.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
 //	extend      extend_sm90_r128k64s3w12.cu
@@ -27,7 +28,6 @@
 //	extend      extend_sm90_r128k128s2w16.cu
 //	extend      extend_sm90_r64k128s2w8.cu
 //	extend      extend_sm80_r64k64s1w4.cu
-//	extend      extend_sm90_r256k128s2w12.cu
 //	decode      decode_sm80_r16k16s2w4.cu
 //	decode      decode_sm90_r16k64s3w7.cu
 //	shared_decode shared_decode_sm80_r128k64s1w4.cu
@@ -52,6 +52,7 @@ import (
 //go:embed prefill_sm90_r128k128s2w16.cu
 //go:embed prefill_sm90_r128k64s2w16.cu
 //go:embed prefill_sm90_r256k128s2w16.cu
+//go:embed prefill_sm90_r128k64s3w16.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
 //go:embed extend_sm90_r128k64s3w12.cu
@@ -60,7 +61,6 @@ import (
 //go:embed extend_sm90_r128k128s2w16.cu
 //go:embed extend_sm90_r64k128s2w8.cu
 //go:embed extend_sm80_r64k64s1w4.cu
-//go:embed extend_sm90_r256k128s2w12.cu
 //go:embed decode_sm80_r16k16s2w4.cu
 //go:embed decode_sm90_r16k64s3w7.cu
 //go:embed shared_decode_sm80_r128k64s1w4.cu
@@ -195,6 +195,20 @@ func Bundle() kernel.Bundle {
 				Source:      read("prefill_sm90_r256k128s2w16.cu"),
 			},
 			{
+				Kind:        abi.KindPrefill,
+				Entry:       "kgen_llama3_prefill_sm90_r128k64s3w16",
+				File:        "prefill_sm90_r128k64s3w16.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        128,
+				Keys:        64,
+				Stages:      3,
+				Warps:       16,
+				SharedBytes: 181248,
+				Source:      read("prefill_sm90_r128k64s3w16.cu"),
+			},
+			{
 				Kind:        abi.KindExtend,
 				Entry:       "kgen_llama3_extend_sm80_r128k64s1w4",
 				File:        "extend_sm80_r128k64s1w4.cu",
@@ -313,22 +327,6 @@ func Bundle() kernel.Bundle {
 				Source:      read("extend_sm80_r64k64s1w4.cu"),
 			},
 			{
-				Kind:        abi.KindExtend,
-				Entry:       "kgen_llama3_extend_sm90_r256k128s2w12",
-				File:        "extend_sm90_r256k128s2w12.cu",
-				Family:      "sm90",
-				Targets:     []string{"sm_90a"},
-				Tuned:       []string{"sm_90a"},
-				Rows:        256,
-				Keys:        128,
-				Stages:      2,
-				Warps:       12,
-				SharedBytes: 230400,
-				Cluster:     2,
-				Folds:       true,
-				Source:      read("extend_sm90_r256k128s2w12.cu"),
-			},
-			{
 				Kind:        abi.KindDecode,
 				Entry:       "kgen_llama3_decode_sm80_r16k16s2w4",
 				File:        "decode_sm80_r16k16s2w4.cu",
@@ -426,16 +424,14 @@ func Bundle() kernel.Bundle {
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 			}},
 			{Device: "NVIDIA H200", Rules: []kernel.Rule{
-				{Kind: abi.KindPrefill, Query: 64, Entry: "kgen_llama3_prefill_sm90_r128k64s2w16"},
-				{Kind: abi.KindPrefill, Query: 128, Entry: "kgen_llama3_prefill_sm90_r128k128s2w16"},
+				{Kind: abi.KindPrefill, Query: 128, Entry: "kgen_llama3_prefill_sm90_r128k64s3w16"},
 				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w16"},
-				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r64k128s2w8"},
+				{Kind: abi.KindExtend, Query: 16, Fill: 100, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r64k128s2w8"},
 				{Kind: abi.KindExtend, Query: 32, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Fill: 200, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Fill: 100, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 65536, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 65536, Fill: 100, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
-				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 192, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 			}},
@@ -449,7 +445,6 @@ func Bundle() kernel.Bundle {
 				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r64k128s2w8"},
 				{Kind: abi.KindExtend, Query: 32, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Entry: "kgen_llama3_extend_sm90_r256k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 192, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},

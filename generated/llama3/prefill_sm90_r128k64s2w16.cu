@@ -1631,20 +1631,20 @@ __device__ __forceinline__ PagedTokens<Config, Config::v_head_dim> paged_values(
 // Of a cluster the blocks walk an item's keys together, each for some of its query tokens.
 __device__ __forceinline__ int block_in_cluster() { return 0; }
 
-// The query tokens of an item that are this block's: of its own tile's rows, whose first is
+// Of an item's q_count query tokens those that are this block's: of its own tile's rows, whose first is
 // token `first` of the item. Each block of a cluster takes as many as its tile has rows for,
 // so the last may have fewer, or none.
 struct OwnTokens {
   int first, count;
 };
 template <class Config>
-__device__ __forceinline__ OwnTokens own_tokens(const Item& item) {
-  return {0, item.q_count};
+__device__ __forceinline__ OwnTokens own_tokens(int q_count) {
+  return {0, q_count};
 }
 
-// The block's rows that exist, the first of its tile's.
+// The block's rows of an item of so many query tokens, the first of its tile's.
 template <class Config>
-__device__ __forceinline__ int own_rows(const Item& item) { return own_tokens<Config>(item).count * Config::group; }
+__device__ __forceinline__ int own_rows(int q_count) { return own_tokens<Config>(q_count).count * Config::group; }
 
 constexpr int no_base = -2147483647 - 1;
 
@@ -1673,8 +1673,8 @@ template <class Config>
 __device__ __forceinline__ QueryRows<Config> query_rows(const AttendParams& params, const Item& item, int kv_head) {
   QueryRows<Config> rows;
   rows.token_bytes = 2ll * params.q_token_stride;
-  rows.count = own_rows<Config>(item);
-  const int first_token = item.q_begin + own_tokens<Config>(item).first;
+  rows.count = own_rows<Config>(item.q_count);
+  const int first_token = item.q_begin + own_tokens<Config>(item.q_count).first;
   rows.q = pointer<unsigned char>(params.q) + first_token * rows.token_bytes + kv_head * (Config::group * Config::head_dim * 2);
   rows.positions = pointer<int32_t>(params.positions) + first_token;
   return rows;
@@ -1684,7 +1684,7 @@ __device__ __forceinline__ QueryRows<Config> query_rows(const AttendParams& para
 // the item's first token sees; nobody reads their results.
 template <class Config>
 __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params, const Item& item, const KeyTile& tile, int row) {
-  const OwnTokens own = own_tokens<Config>(item);
+  const OwnTokens own = own_tokens<Config>(item.q_count);
   const int token = own.first + (row < own.count * Config::group ? row / Config::group : 0);
   return visible_keys<Config>(tile, item.q_index + token, pointer<int32_t>(params.positions)[item.q_begin + token], tile.offset);
 }
@@ -1692,7 +1692,7 @@ __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params
 // The greatest position of the block's query tokens of an item, to all lanes of a warp; shared decode has no use for it.
 template <class Config>
 __device__ __forceinline__ int last_position(const AttendParams& params, const Item& item, int lane) {
-  const OwnTokens own = own_tokens<Config>(item);
+  const OwnTokens own = own_tokens<Config>(item.q_count);
   const int32_t* positions = pointer<int32_t>(params.positions) + item.q_begin + own.first;
   int last = 0;
 #pragma unroll 1
@@ -1760,7 +1760,7 @@ struct RowResult {
 
 template <class Config>
 __device__ __forceinline__ RowResult row_result(const AttendParams& params, const Item& item, int kv_head, int row) {
-  const int token = own_tokens<Config>(item).first + row / Config::group, heads = params.kv_heads * Config::group;
+  const int token = own_tokens<Config>(item.q_count).first + row / Config::group, heads = params.kv_heads * Config::group;
   RowResult r;
   r.head = query_head<Config>(kv_head, row);
   r.token = item.q_begin + token;
@@ -1805,14 +1805,14 @@ struct ResultRows {
   }
 };
 
-// Where an item of several parts keeps what a row's results gave at a level of
+// Where an item of several parts, of q_count query tokens, keeps from `scratch` on what a row's results gave at a level of
 // tile/fold.cuh: as RowResult::vector. Those of the KV head's rows follow one another. The
 // kernel alone reads what it writes there.
 template <class Config>
-__device__ __forceinline__ long long scratch_vector(const AttendParams& params, const Item& item, int kv_head, int row, int level) {
-  const int rows = item.q_count * Config::group;
-  return static_cast<long long>(item.scratch + level * item.q_count) * (params.kv_heads * Config::group) + kv_head * rows +
-         own_tokens<Config>(item).first * Config::group + row;
+__device__ __forceinline__ long long scratch_vector(const AttendParams& params, int q_count, int scratch, int kv_head, int row, int level) {
+  const int rows = q_count * Config::group;
+  return static_cast<long long>(scratch + level * q_count) * (params.kv_heads * Config::group) + kv_head * rows +
+         own_tokens<Config>(q_count).first * Config::group + row;
 }
 
 // What a folded row is multiplied by at the end: the learned sink is in a final result.
@@ -2013,7 +2013,7 @@ struct WorkStart {
     WorkStart start = {work, 0, 0, {-1, 0, 0, 0, 0, 0}};
     if (work.exists()) {
       const Item& item = pointer<Item>(params.items)[work.item];
-      start.run_end = item.run_end, start.q_index = item.q_index + own_tokens<Config>(item).first;
+      start.run_end = item.run_end, start.q_index = item.q_index + own_tokens<Config>(item.q_count).first;
       start.tile = first_tile(params, item.run_begin, item.run_end);
     }
     return start;
@@ -2426,7 +2426,7 @@ template <class Config, int MTiles>
 __device__ __forceinline__ WarpRows<MTiles> warp_rows(const AttendParams& params, const Item& item, int kv_head, int first_row, int lane) {
   first_row &= 0x7ffffff0;  // as it is: knowing this, the compiler needs two hundred instructions less
   WarpRows<MTiles> rows;
-  rows.first = first_row, rows.count = own_rows<Config>(item), rows.final = is_final(item);
+  rows.first = first_row, rows.count = own_rows<Config>(item.q_count), rows.final = is_final(item);
 #pragma unroll
   for (int n = 0; n < rows.lane_rows; ++n) {
     const int row = 32 * n + lane;
@@ -2553,9 +2553,9 @@ struct ScratchRows {
   float4* first;
   int step;  // from two blocks of columns to the next two
 
-  __device__ __forceinline__ static ScratchRows of(const AttendParams& params, const Item& item, int kv_head, int first_row, int level, int lane) {
-    const int left = own_rows<Config>(item) - first_row;
-    float* scratch = static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, item, kv_head, first_row, level) * Config::v_head_dim;
+  __device__ __forceinline__ static ScratchRows of(const AttendParams& params, int q_count, int slot, int kv_head, int first_row, int level, int lane) {
+    const int left = own_rows<Config>(q_count) - first_row;
+    float* scratch = static_cast<float*>(params.partial_out) + scratch_vector<Config>(params, q_count, slot, kv_head, first_row, level) * Config::v_head_dim;
     return {reinterpret_cast<float4*>(scratch) + lane, 4 * (left < 8 ? left : 8)};
   }
   __device__ __forceinline__ float4& operator[](int i) const { return first[i * step]; }
@@ -2571,16 +2571,11 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
   // Read once: each read of these comes from the L2 cache, and what is found by it waits. (By ptx::here what follows from them is found
   // anew at each use, and is not in registers that there are not.)
   const int q_count = item.q_count, slot = item.scratch;
-  auto placed = [&]() {
-    Item words = {};
-    words.q_count = ptx::here(q_count), words.scratch = ptx::here(slot);
-    return words;
-  };
   softmax.finish();
   RowEnds<1> ends = {};
   auto row_of = [&](int h) { return first_row + 8 * h + lane / 4; };
-  auto exists = [&](int h) { return row_of(h) < own_rows<Config>(placed()); };
-  auto lse_of = [&](int h, int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, placed(), kv_head, row_of(h), level); };
+  auto exists = [&](int h) { return row_of(h) < own_rows<Config>(ptx::here(q_count)); };
+  auto lse_of = [&](int h, int level) { return static_cast<float*>(params.partial_lse) + scratch_vector<Config>(params, ptx::here(q_count), ptx::here(slot), kv_head, row_of(h), level); };
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float factor = normaliser(softmax.sum[0][h], 0.f, false);
@@ -2596,7 +2591,7 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
     }
     float4 kept[2][blocks / 2] = {};
     auto load = [&](int h) {
-      const auto rows = ScratchRows<Config>::of(params, placed(), kv_head, first_row + 8 * h, level, lane);
+      const auto rows = ScratchRows<Config>::of(params, ptx::here(q_count), ptx::here(slot), kv_head, first_row + 8 * h, level, lane);
 #pragma unroll
       for (int i = 0; i < blocks / 2; ++i) kept[h][i] = rows[i];
     };
@@ -2633,7 +2628,7 @@ __device__ __forceinline__ RowEnds<1> fold_rows(const AttendParams& params, cons
       continue;
     }
     if (lane % 4 == 0) *lse_of(h, above) = ends.lse[0][h];
-    const auto rows = ScratchRows<Config>::of(params, placed(), kv_head, first_row + 8 * h, above, lane);
+    const auto rows = ScratchRows<Config>::of(params, ptx::here(q_count), ptx::here(slot), kv_head, first_row + 8 * h, above, lane);
 #pragma unroll
     for (int i = 0; i < blocks / 2; ++i) {
       const float(&left)[4] = output.block[0][2 * i], (&right)[4] = output.block[0][2 * i + 1];

@@ -1227,20 +1227,20 @@ __device__ __forceinline__ PagedTokens<Config, Config::v_head_dim> paged_values(
 // Of a cluster the blocks walk an item's keys together, each for some of its query tokens.
 __device__ __forceinline__ int block_in_cluster() { return 0; }
 
-// The query tokens of an item that are this block's: of its own tile's rows, whose first is
+// Of an item's q_count query tokens those that are this block's: of its own tile's rows, whose first is
 // token `first` of the item. Each block of a cluster takes as many as its tile has rows for,
 // so the last may have fewer, or none.
 struct OwnTokens {
   int first, count;
 };
 template <class Config>
-__device__ __forceinline__ OwnTokens own_tokens(const Item& item) {
-  return {0, item.q_count};
+__device__ __forceinline__ OwnTokens own_tokens(int q_count) {
+  return {0, q_count};
 }
 
-// The block's rows that exist, the first of its tile's.
+// The block's rows of an item of so many query tokens, the first of its tile's.
 template <class Config>
-__device__ __forceinline__ int own_rows(const Item& item) { return own_tokens<Config>(item).count * Config::group; }
+__device__ __forceinline__ int own_rows(int q_count) { return own_tokens<Config>(q_count).count * Config::group; }
 
 constexpr int no_base = -2147483647 - 1;
 
@@ -1273,7 +1273,7 @@ template <class Config>
 __device__ __forceinline__ QueryRows<Config> query_rows(const AttendParams& params, const Item& item, int kv_head) {
   QueryRows<Config> rows;
   rows.token_bytes = 2ll * params.q_token_stride;
-  rows.count = own_rows<Config>(item);
+  rows.count = own_rows<Config>(item.q_count);
   const int first_token = 0;
   rows.members = members_of(params, item);
   rows.offsets = pointer<int32_t>(params.member_offsets);
@@ -1286,7 +1286,7 @@ __device__ __forceinline__ QueryRows<Config> query_rows(const AttendParams& para
 // the item's first token sees; nobody reads their results.
 template <class Config>
 __device__ __forceinline__ VisibleKeys visible_to_row(const AttendParams& params, const Item& item, const KeyTile& tile, int row) {
-  const OwnTokens own = own_tokens<Config>(item);
+  const OwnTokens own = own_tokens<Config>(item.q_count);
   const int token = own.first + (row < own.count * Config::group ? row / Config::group : 0);
   const int position = pointer<int32_t>(params.positions)[members_of(params, item)[token].token];
   return visible_keys<Config>(tile, 0, position, pointer<int32_t>(params.member_offsets)[tile.offset + token]);
@@ -1356,7 +1356,7 @@ struct RowResult {
 
 template <class Config>
 __device__ __forceinline__ RowResult row_result(const AttendParams& params, const Item& item, int kv_head, int row) {
-  const int token = own_tokens<Config>(item).first + row / Config::group, heads = params.kv_heads * Config::group;
+  const int token = own_tokens<Config>(item.q_count).first + row / Config::group, heads = params.kv_heads * Config::group;
   RowResult r;
   r.head = query_head<Config>(kv_head, row);
   const Member member = members_of(params, item)[token];
@@ -1397,14 +1397,14 @@ struct ResultRows {
   }
 };
 
-// Where an item of several parts keeps what a row's results gave at a level of
+// Where an item of several parts, of q_count query tokens, keeps from `scratch` on what a row's results gave at a level of
 // tile/fold.cuh: as RowResult::vector. Those of the KV head's rows follow one another. The
 // kernel alone reads what it writes there.
 template <class Config>
-__device__ __forceinline__ long long scratch_vector(const AttendParams& params, const Item& item, int kv_head, int row, int level) {
-  const int rows = item.q_count * Config::group;
-  return static_cast<long long>(item.scratch + level * item.q_count) * (params.kv_heads * Config::group) + kv_head * rows +
-         own_tokens<Config>(item).first * Config::group + row;
+__device__ __forceinline__ long long scratch_vector(const AttendParams& params, int q_count, int scratch, int kv_head, int row, int level) {
+  const int rows = q_count * Config::group;
+  return static_cast<long long>(scratch + level * q_count) * (params.kv_heads * Config::group) + kv_head * rows +
+         own_tokens<Config>(q_count).first * Config::group + row;
 }
 
 // What a folded row is multiplied by at the end: the learned sink is in a final result.
@@ -1452,7 +1452,7 @@ template <class Config, int MTiles>
 __device__ __forceinline__ WarpRows<MTiles> warp_rows(const AttendParams& params, const Item& item, int kv_head, int first_row, int lane) {
   first_row &= 0x7ffffff0;  // as it is: knowing this, the compiler needs two hundred instructions less
   WarpRows<MTiles> rows;
-  rows.first = first_row, rows.count = own_rows<Config>(item), rows.final = is_final(item);
+  rows.first = first_row, rows.count = own_rows<Config>(item.q_count), rows.final = is_final(item);
 #pragma unroll
   for (int n = 0; n < rows.lane_rows; ++n) {
     const int row = 32 * n + lane;
