@@ -233,7 +233,7 @@ func config(s spec.Spec, p plan.Plan) string {
 		if p.Kind != spec.Decode {
 			line("bool", "bounded_scores", plan.BoundsScores(s), "by the soft cap, so that a softmax need not subtract anything")
 			if s.Masks.SoftCap > 0 {
-				line("bool", "caps_together", plan.CapsTogether(s, p), "four scores of a row by one reciprocal")
+				line("bool", "caps_together", plan.CapsTogether(s, p.Kind), "four scores of a row by one reciprocal")
 			}
 		}
 	}

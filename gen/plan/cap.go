@@ -15,11 +15,11 @@ func BoundsScores(s spec.Spec) bool {
 	return s.Masks.SoftCap > 0 && s.Masks.SoftCap*math.Log2E <= most && s.Model.DType == spec.BF16
 }
 
-// CapsTogether reports plans of family sm90's kinds of many rows that cap four scores by one reciprocal, where the unit for these and for
+// CapsTogether reports whether family sm90's kernels of a kind of many rows cap four scores by one reciprocal, where the unit for these and for
 // exponentials sets the pace: beside the products of 256 dimensions extend takes up to 2 percent longer so (H200, 2026-11-28), and of baked
 // keys of 128 shared decode spills 44 bytes (nvrtc 13.0.88).
-func CapsTogether(s spec.Spec, p Plan) bool {
-	spills := s.Cache.Encoding == spec.Baked && p.Kind == spec.SharedDecode && s.Model.VHeadDim == 128
+func CapsTogether(s spec.Spec, kind spec.Kind) bool {
+	spills := s.Cache.Encoding == spec.Baked && kind == spec.SharedDecode && s.Model.VHeadDim == 128
 	return s.Masks.SoftCap > 0 && s.Model.VHeadDim <= 128 && !spills
 }
 

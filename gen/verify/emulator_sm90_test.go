@@ -220,26 +220,29 @@ func TestGeneratedKernelsClusters(t *testing.T) {
 	}
 }
 
-// Capped scores beside a warpgroup that rotates or copiers that do, of warpgroups that rotate their own queries, and of two blocks that exchange raw keys.
+// Capped scores beside a warpgroup that rotates or copiers that do, of warpgroups that rotate their own queries, of two blocks that exchange raw keys, and of items of several parts with
+// baked keys where raw ones have none.
 func TestGeneratedKernelsCapped(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
+		dtype    spec.DType
 		headDim  int
 		kind     spec.Kind
 		encoding spec.Encoding
 		tile     spec.Tile
 	}{
-		{64, spec.Prefill, spec.Segment, spec.Tile{Rows: 128, Keys: 128, Stages: 2, Warps: 16}},
-		{64, spec.Prefill, spec.Segment, spec.Tile{Rows: 192, Keys: 128, Stages: 3, Warps: 16}},
-		{128, spec.Extend, spec.Segment, spec.Tile{Rows: 128, Keys: 128, Stages: 2, Warps: 12}},
-		{128, spec.Extend, spec.Segment, spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}},
-		{128, spec.Extend, spec.Raw, spec.Tile{Rows: 256, Keys: 64, Stages: 2, Warps: 16}},
-		{256, spec.Extend, spec.Segment, spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}},
+		{spec.BF16, 64, spec.Prefill, spec.Segment, spec.Tile{Rows: 128, Keys: 128, Stages: 2, Warps: 16}},
+		{spec.BF16, 64, spec.Prefill, spec.Segment, spec.Tile{Rows: 192, Keys: 128, Stages: 3, Warps: 16}},
+		{spec.BF16, 128, spec.Extend, spec.Segment, spec.Tile{Rows: 128, Keys: 128, Stages: 2, Warps: 12}},
+		{spec.BF16, 128, spec.Extend, spec.Segment, spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}},
+		{spec.BF16, 128, spec.Extend, spec.Raw, spec.Tile{Rows: 256, Keys: 64, Stages: 2, Warps: 16}},
+		{spec.BF16, 256, spec.Extend, spec.Segment, spec.Tile{Rows: 128, Keys: 64, Stages: 2, Warps: 16}},
+		{spec.FP16, 64, spec.Extend, spec.Raw, spec.Tile{Rows: 64, Keys: 64, Stages: 2, Warps: 8}},
 	} {
-		t.Run(fmt.Sprintf("%s %s, head dim %d, %+v", c.kind, c.encoding, c.headDim, c.tile), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s %s, %s, head dim %d, %+v", c.kind, c.encoding, c.dtype, c.headDim, c.tile), func(t *testing.T) {
 			t.Parallel()
 			s := emulated(t, func(s *spec.Spec) {
-				s.Model.QueryHeads, s.Model.HeadDim, s.Model.VHeadDim = 4*s.Model.KVHeads, c.headDim, c.headDim
+				s.Model.DType, s.Model.QueryHeads, s.Model.HeadDim, s.Model.VHeadDim = c.dtype, 4*s.Model.KVHeads, c.headDim, c.headDim
 				s.Rope = rotaryOf(c.headDim)
 				s.Masks = spec.Masks{Causal: true, SoftCap: 3}
 				s.Tiles = map[spec.Kind]spec.Tile{c.kind: c.tile}

@@ -53,6 +53,12 @@ func open(ctx context.Context, dev cuda.Device, s spec.Spec, b kernel.Bundle, o 
 			if plan.FP16Keys(s, plan.Family(a.Family)) && !a.KeysAhead {
 				k.Arithmetic[kind] += ", fp16 keys"
 			}
+			if plan.Family(a.Family) == plan.SM90 && plan.CapsTogether(s, kind) {
+				k.Arithmetic[kind] += ", capped together"
+				if a.Folds {
+					k.Arithmetic[kind] += " from the first tile on"
+				}
+			}
 		}
 	}
 	return k, nil
