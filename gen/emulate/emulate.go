@@ -29,7 +29,8 @@ type Options struct {
 	LaunchLimit time.Duration // processor time of one launch; 0: five minutes
 
 	// Unoptimized kernels compile in about half the time, and launches take up to twice as
-	// long: for many kernels that are launched a few times each. The checks are the same.
+	// long: for many kernels that are launched a few times each. The checks are the same, and one is
+	// made of these alone: that warps of a warpgroup come to one line's product by the same calls.
 	Unoptimized bool
 
 	// Compute capability that Info gives. 0.0 is 9.0: the emulator runs every

@@ -79,9 +79,9 @@ func TestMistakesSM90(t *testing.T) {
 		{15, "no tensor map", []string{"are no tensor map"}},
 		{16, "a crooked tensor map", []string{"is not a multiple of 64"}},
 		{17, "a crooked destination", []string{"is not a multiple of 128"}},
-		{18, "a warp without its products", []string{"that warps 0 to 3 have not all issued", "another warp of the warpgroup issued another product here"}},
+		{18, "a warp without its products", []string{"that warps 0 to 3 have not all issued", "all warps of a warpgroup must execute the same"}},
 		{19, "a lane with another operand", []string{"the lanes of a warp do not give the same operands"}},
-		{20, "a warp with another operand", []string{"another warp of the warpgroup issued another product here"}},
+		{20, "a warp with another operand", []string{"another warp of the warpgroup issued this product with other operands"}},
 		{21, "a parity of 2", []string{"a parity of 2"}},
 		{22, "two counts of one named barrier", []string{"threads here and of", deadlock}},
 		{23, "more registers than there are", []string{"for registers that no warp gives"}},
@@ -133,5 +133,64 @@ func TestMistakesSM90(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Warps of a warpgroup must execute the same products, fences, commits and waits. Those of
+// two warpgroups need not.
+func TestWarpgroupsExecuteTheSame(t *testing.T) {
+	const (
+		others   = "all warps of a warpgroup must execute the same"
+		fromCall = "from another call than warp"
+	)
+	for _, c := range []struct {
+		which     int32
+		what      string
+		want      []string // all of them
+		optimized bool     // it is found in an optimized library as well
+	}{
+		{0, "no mistake", nil, true},
+		{1, "a fence called from two places", []string{"wgmma_fence (line 22): warp ", fromCall, others}, false},
+		{2, "a product called from two places", []string{"Wgmma (line 23): warp ", fromCall, others}, false},
+		{3, "a commit called from two places", []string{"wgmma_commit (line 24): warp ", fromCall, others}, false},
+		{4, "a wait called from two places", []string{"wgmma_wait (line 25): warp ", fromCall, others}, false},
+		{5, "a product called from two places by lanes of a warp", []string{"diverged warp: this lane arrives at Wgmma (line 23) from another call than lane"}, false},
+		{6, "a warp with a fence of its own", []string{"wgmma_fence (line 36)", "wgmma_fence (line 38)", others}, true},
+		{7, "a fence on two lines", []string{"wgmma_fence (line 37)", "wgmma_fence (line 38)", others}, true},
+		{8, "a warp without its commits", []string{"wgmma_commit (line 24)", "wgmma_wait (line 25)", others}, true},
+		{9, "a warp with one more fence", []string{"a wgmma_fence (line 46) that not all warps of a warpgroup have executed; warp 5"}, true},
+		{10, "a warp with fences without an end", []string{"warp 5 is 65536 instructions ahead of another warp of its warpgroup"}, true},
+	} {
+		for _, unoptimized := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, unoptimized %v", c.what, unoptimized), func(t *testing.T) {
+				t.Parallel()
+				d := open(t, emulate.Options{Seed: uint64(c.which), Unoptimized: unoptimized})
+				k := load(t, d, "together", "together")
+				for range 20 {
+					out := upload(t, d, make([]float32, 256*8))
+					params := raw(t, struct {
+						Out             abi.DevicePtr
+						Which, Reserved int32
+					}{out, c.which, 0})
+					err := k.Launch(0, one(256, 1024), params)
+					if c.want != nil && (c.optimized || unoptimized) {
+						for _, want := range c.want {
+							if !containsOne(err, []string{want}) {
+								t.Fatalf("got error %v, want %q", err, want)
+							}
+						}
+						continue
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					for i, got := range download[float32](t, d, out, 256*8) {
+						if got != 4*16 { // rounds
+							t.Fatalf("element %d is %v, want 64", i, got)
+						}
+					}
+				}
+			})
+		}
 	}
 }

@@ -138,11 +138,15 @@ var mutationsLate = []mutation{
 	{"sums so far not rescaled", spec.Extend, spec.Segment, "softmax.sum[0][h] *= factor;", remove, false},
 	{"the sum of weights out of range", spec.Extend, spec.Segment, "added[h] = softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));", "softmax.weigh_row(scores, 0, h, score_exponent<Config>(params));", false},
 	{"a row's maximum from another's keys", spec.Extend, spec.Segment, "softmax.move(0, h, top,", "softmax.move(0, h, ptx::shuffle_xor(top, 4),", false},
+	{"products of a warp's own, of whole tiles", spec.Extend, spec.Segment, "if (tokens == keys && next.whole<Config>()) {", "if (tokens == keys && next.whole<Config>() && plain) {", false},
+	{"a warp's own wait for outputs", spec.Extend, spec.Segment, wholeWeights, "if (plain) " + wholeWeights[:strings.Index(wholeWeights, "\n")] + "\n              else " + wholeWeights, false},
 	{"weights out of range among whole tiles", spec.Extend, spec.Segment, "if (!within_range) break;", remove, false},
 	{"nothing subtracted any more once it was so", spec.Extend, spec.Segment, "      find_plain();\n    };", "    };", false},
 	{"the range of the first row's weights alone", spec.Extend, spec.Segment, "== 0) exceeds = ptx::any(added[0] > most || added[1] > most);", "== 0) exceeds = ptx::any(added[0] > most);", false},
 	{"the range of the second row's weights alone", spec.Extend, spec.Segment, "== 0) exceeds = ptx::any(added[0] > most || added[1] > most);", "== 0) exceeds = ptx::any(added[1] > most);", false},
 }
+
+const wholeWeights = "within_range = find_weights();\n              if (!within_range) break;"
 
 // Of rows that are compared one after the other.
 var mutationsLateAligned = []mutation{

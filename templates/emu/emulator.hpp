@@ -42,6 +42,9 @@
 //     stores wrote them, only read after fence_async_shared. Before a product, and
 //     after each wait, a wgmma_fence must come.
 //     Eight rows of a permuted operand begin at a multiple of 1024 bytes.
+//   - All warps of a warpgroup must execute the same products, wgmma_fences, wgmma_commits
+//     and wgmma_waits, in the same order: those of one line and, in a library that is not
+//     optimized, by the same calls, each of which is a copy of its own to a GPU's compiler.
 //   - registers_take and registers_give share out the registers of a block, the same
 //     number to all four warps of a warpgroup.
 //   - elect chooses a lane that is drawn from the seed, never lane 0.
@@ -75,6 +78,8 @@
 //     512 threads; loads from the other block's shared memory.
 //   - Races through plain pointers are not searched for; they show only as
 //     wrong values under some seed.
+//   - In an optimized library, which of the copies of one line's product a warp executes, and in
+//     any the copies that a GPU's compiler makes of a loop's rounds.
 //   - The fragment of a product's a is read when it is issued, and
 //     wgmma_fence is not held to come after the writes to registers.
 //   - mma adds its 16 products to d in order in fp32; hardware keeps more bits
@@ -128,6 +133,11 @@ constexpr unsigned long size(void (*)(P)) { return sizeof(P); }
 constexpr int min_blocks(int = 0, int blocks = 1) { return blocks; }
 // The blocks of a cluster, by the numbers in __cluster_dims__; 0: not one that is modelled.
 constexpr int cluster(int x = 1, int y = 1, int z = 1) { return y == 1 && z == 1 ? x : 0; }
+#ifdef __OPTIMIZE__
+constexpr bool optimized = true;
+#else
+constexpr bool optimized = false;
+#endif
 }  // namespace kgen_emulator
 // What follows the name are the numbers in __cluster_dims__, in parentheses, and those in
 // __launch_bounds__.
@@ -143,6 +153,9 @@ constexpr int cluster(int x = 1, int y = 1, int z = 1) { return y == 1 && z == 1
   }                                                                                            \
   extern "C" __attribute__((visibility("default"))) int kgen_cluster_##name() {                \
     return kgen_emulator::cluster clusters;                                                    \
+  }                                                                                            \
+  extern "C" __attribute__((visibility("default"))) bool kgen_optimized_##name() {             \
+    return kgen_emulator::optimized;                                                           \
   }
 
 namespace ptx {

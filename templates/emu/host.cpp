@@ -34,6 +34,7 @@ struct Kernel {
   Machine::Entry entry;
   unsigned long params;
   int min_blocks, cluster;
+  bool optimized;
 };
 
 class Host {
@@ -73,9 +74,11 @@ class Host {
         void* size = dlsym(library, ("kgen_size_" + in).c_str());
         void* min_blocks = dlsym(library, ("kgen_min_blocks_" + in).c_str());
         void* cluster = dlsym(library, ("kgen_cluster_" + in).c_str());
-        if (!entry || !size || !min_blocks || !cluster) return error(out, "no entry point of this name");
+        void* optimized = dlsym(library, ("kgen_optimized_" + in).c_str());
+        if (!entry || !size || !min_blocks || !cluster || !optimized) return error(out, "no entry point of this name");
         kernels_.push_back({reinterpret_cast<Machine::Entry>(entry), reinterpret_cast<unsigned long (*)()>(size)(),
-                            reinterpret_cast<int (*)()>(min_blocks)(), reinterpret_cast<int (*)()>(cluster)()});
+                            reinterpret_cast<int (*)()>(min_blocks)(), reinterpret_cast<int (*)()>(cluster)(),
+                            reinterpret_cast<bool (*)()>(optimized)()});
         value = kernels_.size() - 1;
         return true;
       }
@@ -97,7 +100,7 @@ class Host {
     alignas(16) unsigned char params[4096];
     if (in.size() > sizeof params) return error(out, "%zu bytes of parameters are more than %zu", in.size(), sizeof params);
     memcpy(params, in.data(), in.size());
-    Machine::Launch launch{kernel.entry, params, {int(a[1]), int(a[2]), int(a[3])}, int(a[4]), uint32_t(a[5]), a[6], kernel.min_blocks, kernel.cluster, a[8] != 0};
+    Machine::Launch launch{kernel.entry, params, {int(a[1]), int(a[2]), int(a[3])}, int(a[4]), uint32_t(a[5]), a[6], kernel.min_blocks, kernel.cluster, a[8] != 0, kernel.optimized};
     limit_time(a[7]);
     bool good = machine.run(launch);
     limit_time(0);

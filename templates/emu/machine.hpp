@@ -81,6 +81,7 @@ struct Copy {
 struct Operands {
   int count, id;  // threads or registers, number of a named barrier
   const KgenWgmma* product;
+  uint32_t path;  // the calls that lead to an instruction of a warpgroup
   float* d;
   const uint32_t* a;
   uint32_t b0, b1;
@@ -92,6 +93,7 @@ struct Operands {
 
 struct Lane {
   Context context;
+  const void* base;  // the frame that calls the kernel
   Operands operands;
   std::vector<Copy> copies;  // in the order of issue
   uint32_t committed = 0;    // groups
@@ -151,6 +153,7 @@ class Machine {
     int min_blocks;  // of the launch bounds
     int cluster;     // blocks of a cluster: 1 or 2
     bool early;      // it starts before the launch ahead has ended
+    bool optimized;  // the kernel's library is: the compiler may have copied calls or merged them, and left frame pointers out
   };
   // What the machine keeps of each block that runs.
   struct Block {
@@ -237,6 +240,7 @@ class Machine {
   // of a warpgroup, so that a few numbers may be of none.
   int cluster() const { return blocks_; }
   int threads() const { return launch_->threads; }  // of a block
+  bool optimized() const { return launch_->optimized; }
   int rank() const { return kgen_here.rank; }
   int rank_of(int thread) const { return thread / stride_; }
   int first_warp(int rank) const { return rank * stride_ / warp_size; }
@@ -640,6 +644,7 @@ class Machine {
 inline Machine machine;  // one a process: signal handlers and the kernels' calls have no other way to it
 
 inline void Machine::start_thread() {
+  machine.lane().base = __builtin_frame_address(0);
   machine.launch_->entry(machine.launch_->params);
   Warp& w = *machine.warp_;
   if (w.arrived) {

@@ -37,8 +37,22 @@ struct Product {
   uint16_t a[4][product_rows * product_depth];  // of each warp, where from registers
 };
 
+enum class Op;  // machine.hpp
+
+// An instruction that the four warps of a warpgroup must all execute.
+struct Step {
+  Op op;
+  int line;
+  uint32_t path;     // the calls that lead to it
+  int warp;          // that executed it first
+  int executed = 0;  // warps
+};
+// A warp that is further ahead of its warpgroup is in a loop of its own.
+constexpr size_t most_steps = 1 << 16;
+
 struct Warpgroup {
   struct Member {
+    uint64_t steps = 0;      // executed
     uint64_t issued = 0;     // products
     uint32_t committed = 0;  // groups
     uint32_t retired = 0;    // groups
@@ -47,6 +61,8 @@ struct Warpgroup {
     int pending = 0;         // groups, of the wait where it is
     std::list<Accumulator> accumulators;  // that products are under way for
   } member[4];
+  std::deque<Step> steps;        // that not all warps have executed
+  uint64_t together = 0;         // steps before the first of these
   std::deque<Product> products;  // that are not performed
   uint64_t performed = 0;        // products before the first of these
 

@@ -226,6 +226,11 @@ inline const char* Machine::left_over() {
         return left_;
       }
     }
+    if (!g.steps.empty()) {
+      const Step& s = g.steps.front();
+      snprintf(left_, sizeof left_, "a %s (line %d) that not all warps of a warpgroup have executed; warp %d", name(s.op), s.line, s.warp);
+      return left_;
+    }
   }
   return nullptr;
 }

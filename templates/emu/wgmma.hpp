@@ -166,10 +166,66 @@ inline void give_back(Warpgroup& g, Warpgroup::Member& member, int line) {
   }
 }
 
-inline Warpgroup& warpgroup(Op op, int line) {
+// What a function with a frame pointer leaves on its stack, on amd64 and arm64.
+struct Frame {
+  const Frame* caller;
+  const void* return_address;
+};
+
+// The calls that lead from the kernel's start to a frame, as a number: the same for all where frames cannot be followed.
+inline uint32_t path_to(const void* frame) {
+  if (machine.optimized()) return 0;
+  uint32_t hash = 0;
+  const Frame* base = static_cast<const Frame*>(machine.lane().base);
+  for (const Frame *f = static_cast<const Frame*>(frame), *last = nullptr; f > last && f < base; last = f, f = f->caller) {
+    // Of an address the lower half: the upper bits of arm64's may be a signature.
+    hash = (hash ^ static_cast<uint32_t>(reinterpret_cast<uintptr_t>(f->return_address))) * 0x9e3779b1u;
+    hash ^= hash >> 15;
+  }
+  return hash;
+}
+
+// The running warp executes an instruction: the one that the others of its warpgroup execute here.
+inline void step(Warpgroup& g, Op op, int line, uint32_t path) {
+  const int warp = machine.warp_in_block(machine.warp_index());
+  const size_t at = static_cast<size_t>(g.member[warp % 4].steps++ - g.together);
+  if (at == most_steps) machine.fail("%s (line %d): warp %d is %zu instructions ahead of another warp of its warpgroup", name(op), line, warp, at);
+  if (at == g.steps.size()) {
+    machine.busy = 1;
+    g.steps.push_back({op, line, path, warp});
+    machine.busy = 0;
+  }
+  Step& s = g.steps[at];
+  if (s.op != op || s.line != line) {
+    machine.fail("%s (line %d): warp %d comes to it where warp %d of its warpgroup has come to %s (line %d): all warps of a warpgroup must execute the same", name(op), line,
+                 warp, s.warp, name(s.op), s.line);
+  }
+  if (s.path != path) {
+    machine.fail("%s (line %d): warp %d comes to it from another call than warp %d of its warpgroup, to another copy of it: all warps of a warpgroup must execute the same",
+                 name(op), line, warp, s.warp);
+  }
+  if (++s.executed < 4) return;
+  machine.busy = 1;
+  g.steps.pop_front();
+  machine.busy = 0;
+  g.together++;
+}
+
+// Arrives at an instruction of the warpgroup, which is returned, as Machine::arrive does; null: it has been performed. The
+// frame is that of the function which the kernel has called.
+inline Warpgroup* arrive_together(Op op, int line, const void* frame) {
+  const uint32_t path = path_to(frame);
+  machine.lane().operands.path = path;
+  if (!machine.arrive(op, line)) return nullptr;
+  const Lane* lanes = machine.lanes_of_warp();
+  for (int i = 0; i < warp_size; i++) {
+    if (lanes[i].operands.path != path) machine.fail("diverged warp: this lane arrives at %s (line %d) from another call than lane %d of its warp", name(op), line, i);
+  }
   const int i = machine.warpgroup_of(machine.warp_index());
   if (i < 0) machine.fail("%s (line %d): warp %d is in no warpgroup of four whole warps", name(op), line, machine.warp_in_block(machine.warp_index()));
-  return machine.warpgroups[static_cast<size_t>(i)];
+  Warpgroup& g = machine.warpgroups[static_cast<size_t>(i)];
+  step(g, op, line, path);
+  return &g;
 }
 
 }  // namespace kgen_emulator
@@ -179,8 +235,9 @@ extern "C" {
 void kgen_wgmma(const KgenWgmma* operands, int line) {
   using namespace kgen_emulator;
   machine.lane().operands.product = operands;
-  if (!machine.arrive(Op::wgmma, line)) return;
-  Warpgroup& g = warpgroup(Op::wgmma, line);
+  Warpgroup* const of = arrive_together(Op::wgmma, line, __builtin_frame_address(0));
+  if (!of) return;
+  Warpgroup& g = *of;
   const int m = machine.warp_index() % 4;
   Warpgroup::Member& member = g.member[m];
   const Lane* lanes = machine.lanes_of_warp();
@@ -207,9 +264,7 @@ void kgen_wgmma(const KgenWgmma* operands, int line) {
   }
   machine.busy = 0;
   Product& product = g.products[at];
-  if (product.line != line || product.group != member.committed || !same(product.as_issued, p)) {
-    machine.fail("Wgmma (line %d): another warp of the warpgroup issued another product here (line %d), other operands or in another group", line, product.line);
-  }
+  if (!same(product.as_issued, p)) machine.fail("Wgmma (line %d): another warp of the warpgroup issued this product with other operands", line);
   Accumulator* x = accumulator(member, lanes, p, line);
   x->last = number;
   x->line = line;
@@ -228,24 +283,26 @@ void kgen_wgmma(const KgenWgmma* operands, int line) {
 
 void kgen_wgmma_fence(int line) {
   using namespace kgen_emulator;
-  if (!machine.arrive(Op::wgmma_fence, line)) return;
-  warpgroup(Op::wgmma_fence, line).member[machine.warp_index() % 4].fenced = true;
+  Warpgroup* const g = arrive_together(Op::wgmma_fence, line, __builtin_frame_address(0));
+  if (!g) return;
+  g->member[machine.warp_index() % 4].fenced = true;
   machine.performed();
 }
 
 void kgen_wgmma_commit(int line) {
   using namespace kgen_emulator;
-  if (!machine.arrive(Op::wgmma_commit, line)) return;
-  Warpgroup& g = warpgroup(Op::wgmma_commit, line);
-  const uint32_t committed = ++g.member[machine.warp_index() % 4].committed;
-  if (machine.early && machine.random().below(2)) perform_before(g, committed);
+  Warpgroup* const g = arrive_together(Op::wgmma_commit, line, __builtin_frame_address(0));
+  if (!g) return;
+  const uint32_t committed = ++g->member[machine.warp_index() % 4].committed;
+  if (machine.early && machine.random().below(2)) perform_before(*g, committed);
   machine.performed();
 }
 
 void kgen_wgmma_wait(int pending, int line) {
   using namespace kgen_emulator;
-  if (!machine.arrive(Op::wgmma_wait, line)) return;
-  Warpgroup& g = warpgroup(Op::wgmma_wait, line);
+  Warpgroup* const of = arrive_together(Op::wgmma_wait, line, __builtin_frame_address(0));
+  if (!of) return;
+  Warpgroup& g = *of;
   const int warp = machine.warp_index();
   Warpgroup::Member& member = g.member[warp % 4];
   member.pending = pending;
