@@ -125,7 +125,7 @@ var mutationsBeside = []mutation{
 	{"a part before the last folded as the last", spec.Extend, spec.Segment, "last ? number : number & ~(number + 1)", "number", false},
 	{"the last part folded as one before it", spec.Extend, spec.Segment, "last ? number : number & ~(number + 1)", "number & ~(number + 1)", false},
 	{"the next part's weights for the one before", spec.Extend, spec.Segment, "before * by.before);", "before * by.after);", false},
-	{"one level of scratch for all", spec.Extend, spec.Segment, "scratch + level * q_count", "item.scratch", false},
+	{"one level of scratch for all", spec.Extend, spec.Segment, "scratch + level * q_count", "scratch", false},
 	{"scratch of the item before", spec.Extend, spec.Segment, "scratch + level", "level", false},
 	{"a log-sum-exp that is not kept", spec.Extend, spec.Segment, "if (lane % 4 == 0) *lse_of(h, above) = ends.lse[0][h];", remove, false},
 }
