@@ -231,7 +231,8 @@ func (l load) starts() float64 {
 	}
 	item := l.k.item
 	if l.p.Cluster > 1 {
-		if item += clusterStart; l.p.AlignsQueries && l.s.Model.HeadDim <= 128 {
+		item += clusterStart
+		if l.p.AlignsQueries && l.s.Model.HeadDim <= 128 {
 			item -= pairAligns
 		}
 	}

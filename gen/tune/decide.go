@@ -133,36 +133,43 @@ func share(all []decided, usual Setting) {
 	}
 	slices.SortStableFunc(kernels, func(a, b plan.Layout) int { return has[a] - has[b] })
 	for _, kernel := range kernels {
-		others := map[int]verdict{} // of another kernel, for each bucket of this one
-		for i, d := range all {
-			if d.setting.Layout != kernel {
-				continue
-			}
-			j := slices.IndexFunc(d.verdicts, func(v verdict) bool {
-				return v.setting.Layout != kernel && has[v.setting.Layout] > 0 && v.ties(d.verdict)
-			})
-			if j >= 0 {
-				others[i] = d.verdicts[j]
-			}
-		}
-		if len(others) < has[kernel] {
-			continue
-		}
-		has[kernel] = 0
-		for i, v := range others {
-			all[i].verdict = v
-			has[v.setting.Layout]++
-		}
+		giveUp(kernel, all, has)
 	}
 	for i := range all {
-		d := &all[i]
-		if d.setting != usual {
+		if all[i].setting == usual {
+			all[i].takeShared(has)
+		}
+	}
+}
+
+// giveUp has all buckets of a kernel go by others' that are as good, if each has one. `has` is how many buckets have each kernel.
+func giveUp(kernel plan.Layout, all []decided, has map[plan.Layout]int) {
+	others := map[int]verdict{} // for each bucket of the kernel
+	for i, d := range all {
+		if d.setting.Layout != kernel {
 			continue
 		}
-		for _, v := range d.verdicts {
-			if v.setting.Layout != usual.Layout && has[v.setting.Layout] > 0 && v.ratio <= 1-sharedGain && v.worst <= 1 && v.ratio < d.ratio {
-				d.verdict = v
-			}
+		j := slices.IndexFunc(d.verdicts, func(v verdict) bool {
+			return v.setting.Layout != kernel && has[v.setting.Layout] > 0 && v.ties(d.verdict)
+		})
+		if j < 0 {
+			return
+		}
+		others[i] = d.verdicts[j]
+	}
+	has[kernel] = 0
+	for i, v := range others {
+		all[i].verdict = v
+		has[v.setting.Layout]++
+	}
+}
+
+// takeShared has a bucket of the default go by the fastest of the other kernels that buckets have, where that gains enough.
+func (d *decided) takeShared(has map[plan.Layout]int) {
+	usual := d.setting.Layout
+	for _, v := range d.verdicts {
+		if v.setting.Layout != usual && has[v.setting.Layout] > 0 && v.ratio <= 1-sharedGain && v.worst <= 1 && v.ratio < d.ratio {
+			d.verdict = v
 		}
 	}
 }
