@@ -70,7 +70,8 @@ func sharedBytes(s spec.Spec, p Plan) int {
 			const warpgroupRows = 64
 			queryBarriers *= p.BlockRows() / warpgroupRows
 		}
-		rings := works + queryBarriers + roundUp(keyStages*(keyTileBytes+note)+lastPosition, 8) + keyStages*keyBarriers + p.Stages*barriers
+		free := (p.Cluster - 1) * barrier // the other block's
+		rings := works + queryBarriers + roundUp(keyStages*(keyTileBytes+note)+lastPosition, 8) + keyStages*(keyBarriers+free) + p.Stages*(barriers+free)
 		return roundUp(p.Queries*query+stages+rotation+rings, columnAlign)
 	case manyRows(p.Kind): // struct AttendShared
 		sums := 2 * (p.Rows / p.Warps / 16) * p.Threads() * 4

@@ -49,7 +49,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   RingPlace<Config::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
-  auto release = [&](unsigned long long& free) { arrive_everywhere(free, lane); };
+  auto release = [&](StageFree& free) { give_back(free, lane); };
   const int part_of_query = AttendSm90Shared<Config>::query_part(group_row);
   auto wait_for_query = [&]() {
     if constexpr (!rotates_own<Config>) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][part_of_query]), query.parity);
