@@ -20,14 +20,15 @@
 //	prefill     prefill_sm90_r128k64s2w16.cu
 //	prefill     prefill_sm90_r256k128s2w16.cu
 //	prefill     prefill_sm90_r128k64s3w16.cu
+//	prefill     prefill_sm90_r256k64s3w16.cu
 //	extend      extend_sm80_r128k64s1w4.cu
 //	extend      extend_sm90_r128k128s2w12.cu
 //	extend      extend_sm90_r128k64s3w12.cu
 //	extend      extend_sm90_r256k64s4w16.cu
 //	extend      extend_sm90_r256k128s2w16.cu
 //	extend      extend_sm90_r128k128s2w16.cu
-//	extend      extend_sm90_r64k128s2w8.cu
 //	extend      extend_sm80_r64k64s1w4.cu
+//	extend      extend_sm90_r64k128s2w8.cu
 //	decode      decode_sm80_r16k16s2w4.cu
 //	decode      decode_sm90_r16k64s3w7.cu
 //	shared_decode shared_decode_sm80_r128k64s1w4.cu
@@ -53,14 +54,15 @@ import (
 //go:embed prefill_sm90_r128k64s2w16.cu
 //go:embed prefill_sm90_r256k128s2w16.cu
 //go:embed prefill_sm90_r128k64s3w16.cu
+//go:embed prefill_sm90_r256k64s3w16.cu
 //go:embed extend_sm80_r128k64s1w4.cu
 //go:embed extend_sm90_r128k128s2w12.cu
 //go:embed extend_sm90_r128k64s3w12.cu
 //go:embed extend_sm90_r256k64s4w16.cu
 //go:embed extend_sm90_r256k128s2w16.cu
 //go:embed extend_sm90_r128k128s2w16.cu
-//go:embed extend_sm90_r64k128s2w8.cu
 //go:embed extend_sm80_r64k64s1w4.cu
+//go:embed extend_sm90_r64k128s2w8.cu
 //go:embed decode_sm80_r16k16s2w4.cu
 //go:embed decode_sm90_r16k64s3w7.cu
 //go:embed shared_decode_sm80_r128k64s1w4.cu
@@ -209,6 +211,21 @@ func Bundle() kernel.Bundle {
 				Source:      read("prefill_sm90_r128k64s3w16.cu"),
 			},
 			{
+				Kind:        abi.KindPrefill,
+				Entry:       "kgen_llama3_prefill_sm90_r256k64s3w16",
+				File:        "prefill_sm90_r256k64s3w16.cu",
+				Family:      "sm90",
+				Targets:     []string{"sm_90a"},
+				Tuned:       []string{"sm_90a"},
+				Rows:        256,
+				Keys:        64,
+				Stages:      3,
+				Warps:       16,
+				SharedBytes: 181248,
+				Cluster:     2,
+				Source:      read("prefill_sm90_r256k64s3w16.cu"),
+			},
+			{
 				Kind:        abi.KindExtend,
 				Entry:       "kgen_llama3_extend_sm80_r128k64s1w4",
 				File:        "extend_sm80_r128k64s1w4.cu",
@@ -299,6 +316,20 @@ func Bundle() kernel.Bundle {
 			},
 			{
 				Kind:        abi.KindExtend,
+				Entry:       "kgen_llama3_extend_sm80_r64k64s1w4",
+				File:        "extend_sm80_r64k64s1w4.cu",
+				Family:      "sm80",
+				Targets:     []string{"sm_80"},
+				Tuned:       []string{"sm_80"},
+				Rows:        64,
+				Keys:        64,
+				Stages:      1,
+				Warps:       4,
+				SharedBytes: 50432,
+				Source:      read("extend_sm80_r64k64s1w4.cu"),
+			},
+			{
+				Kind:        abi.KindExtend,
 				Entry:       "kgen_llama3_extend_sm90_r64k128s2w8",
 				File:        "extend_sm90_r64k128s2w8.cu",
 				Family:      "sm90",
@@ -311,20 +342,6 @@ func Bundle() kernel.Bundle {
 				SharedBytes: 197632,
 				Folds:       true,
 				Source:      read("extend_sm90_r64k128s2w8.cu"),
-			},
-			{
-				Kind:        abi.KindExtend,
-				Entry:       "kgen_llama3_extend_sm80_r64k64s1w4",
-				File:        "extend_sm80_r64k64s1w4.cu",
-				Family:      "sm80",
-				Targets:     []string{"sm_80"},
-				Tuned:       []string{"sm_80"},
-				Rows:        64,
-				Keys:        64,
-				Stages:      1,
-				Warps:       4,
-				SharedBytes: 50432,
-				Source:      read("extend_sm80_r64k64s1w4.cu"),
 			},
 			{
 				Kind:        abi.KindDecode,
@@ -424,14 +441,15 @@ func Bundle() kernel.Bundle {
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 			}},
 			{Device: "NVIDIA H200", Rules: []kernel.Rule{
+				{Kind: abi.KindPrefill, Query: 32, Entry: "kgen_llama3_prefill_sm90_r128k64s3w16"},
+				{Kind: abi.KindPrefill, Query: 64, Entry: "kgen_llama3_prefill_sm90_r256k64s3w16"},
 				{Kind: abi.KindPrefill, Query: 128, Entry: "kgen_llama3_prefill_sm90_r128k64s3w16"},
 				{Kind: abi.KindPrefill, Keys: 8192, Entry: "kgen_llama3_prefill_sm90_r256k128s2w16"},
-				{Kind: abi.KindExtend, Query: 16, Fill: 100, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r64k128s2w8"},
+				{Kind: abi.KindExtend, Query: 16, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 32, Fill: 100, Tokens: 1024, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Fill: 100, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 10240, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
-				{Kind: abi.KindExtend, Query: 64, Keys: 65536, Fill: 100, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
+				{Kind: abi.KindExtend, Query: 64, Keys: 2048, Fill: 200, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r128k128s2w12"},
 				{Kind: abi.KindExtend, Query: 64, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
+				{Kind: abi.KindExtend, Query: 128, Keys: 16384, Fill: 100, Tokens: 256, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
 				{Kind: abi.KindExtend, Query: 192, Entry: "kgen_llama3_extend_sm90_r128k128s2w16"},
 				{Kind: abi.KindExtend, Entry: "kgen_llama3_extend_sm90_r256k128s2w16"},
 			}},

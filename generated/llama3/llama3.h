@@ -136,6 +136,18 @@
 #define KGEN_LLAMA3_PREFILL_SM90_R128K64S3W16_SHARED_BYTES 181248
 #define KGEN_LLAMA3_PREFILL_SM90_R128K64S3W16_ROWS 128  // of a tile: query tokens of an item x group, at most
 
+// prefill attends from many query tokens; its tile suits a chunk that is encoded alone.
+// Takes KgenAttendParams; the grid is (blocks, 1): one block a
+// multiprocessor, a multiple of 2, at most 2 * item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
+// with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
+// (1, kv_heads * dim, 64, 8 * kv_heads * dim, 16 * kv_heads * dim) elements, boxes (64, 8, dim / 64, 2, 1).
+// It is for the lengths that manifest.json has under "tuned".
+// Machine code: prefill_sm90_r256k64s3w16.sm_90a.cubin
+#define KGEN_LLAMA3_PREFILL_SM90_R256K64S3W16_ENTRY "kgen_llama3_prefill_sm90_r256k64s3w16"
+#define KGEN_LLAMA3_PREFILL_SM90_R256K64S3W16_THREADS 512
+#define KGEN_LLAMA3_PREFILL_SM90_R256K64S3W16_SHARED_BYTES 181248
+#define KGEN_LLAMA3_PREFILL_SM90_R256K64S3W16_ROWS 256  // of a tile: query tokens of an item x group, at most
+
 // extend attends from a block of query tokens to many segments and to the block's own tokens.
 // Takes KgenAttendParams; the grid is (item_count, kv_heads).
 // Machine code: extend_sm80_r128k64s1w4.sm_80.cubin
@@ -204,6 +216,15 @@
 #define KGEN_LLAMA3_EXTEND_SM90_R128K128S2W16_ROWS 128  // of a tile: query tokens of an item x group, at most
 
 // extend attends from a block of query tokens to many segments and to the block's own tokens.
+// Takes KgenAttendParams; the grid is (item_count, kv_heads).
+// It is for the lengths that manifest.json has under "tuned".
+// Machine code: extend_sm80_r64k64s1w4.sm_80.cubin
+#define KGEN_LLAMA3_EXTEND_SM80_R64K64S1W4_ENTRY "kgen_llama3_extend_sm80_r64k64s1w4"
+#define KGEN_LLAMA3_EXTEND_SM80_R64K64S1W4_THREADS 128
+#define KGEN_LLAMA3_EXTEND_SM80_R64K64S1W4_SHARED_BYTES 50432
+#define KGEN_LLAMA3_EXTEND_SM80_R64K64S1W4_ROWS 64  // of a tile: query tokens of an item x group, at most
+
+// extend attends from a block of query tokens to many segments and to the block's own tokens.
 // Takes KgenAttendParams; the grid is (blocks, 1): one block a
 // multiprocessor, at most item_count * kv_heads. k_map and v_map are tensor maps of 2-byte elements,
 // with 128-byte swizzle: dimensions (64, 8, kv_heads * dim / 64, 2, pages), strides of
@@ -214,15 +235,6 @@
 #define KGEN_LLAMA3_EXTEND_SM90_R64K128S2W8_THREADS 256
 #define KGEN_LLAMA3_EXTEND_SM90_R64K128S2W8_SHARED_BYTES 197632
 #define KGEN_LLAMA3_EXTEND_SM90_R64K128S2W8_ROWS 64  // of a tile: query tokens of an item x group, at most
-
-// extend attends from a block of query tokens to many segments and to the block's own tokens.
-// Takes KgenAttendParams; the grid is (item_count, kv_heads).
-// It is for the lengths that manifest.json has under "tuned".
-// Machine code: extend_sm80_r64k64s1w4.sm_80.cubin
-#define KGEN_LLAMA3_EXTEND_SM80_R64K64S1W4_ENTRY "kgen_llama3_extend_sm80_r64k64s1w4"
-#define KGEN_LLAMA3_EXTEND_SM80_R64K64S1W4_THREADS 128
-#define KGEN_LLAMA3_EXTEND_SM80_R64K64S1W4_SHARED_BYTES 50432
-#define KGEN_LLAMA3_EXTEND_SM80_R64K64S1W4_ROWS 64  // of a tile: query tokens of an item x group, at most
 
 // decode attends from one query token of each sequence, its keys split over many blocks.
 // Takes KgenAttendParams; the grid is (item_count, kv_heads).
