@@ -57,6 +57,9 @@ func sharedBytes(s spec.Spec, p Plan) int {
 		if s.RotatesKeys() {
 			keyBarriers, rotation = barriers+p.Cluster*barrier, highTermBytes(s, p.BlockKeys())
 		}
+		if p.Cluster > 1 {
+			keyBarriers += barrier // of notes that are read
+		}
 		queryBarriers := p.Queries * barriers
 		if p.AlignsQueries { // struct RunRotation
 			const unit, block = 16, 8 * 8 * elementBytes
@@ -70,8 +73,7 @@ func sharedBytes(s spec.Spec, p Plan) int {
 			const warpgroupRows = 64
 			queryBarriers *= p.BlockRows() / warpgroupRows
 		}
-		free := (p.Cluster - 1) * barrier // the other block's
-		rings := works + queryBarriers + roundUp(keyStages*(keyTileBytes+note)+lastPosition, 8) + keyStages*(keyBarriers+free) + p.Stages*(barriers+free)
+		rings := works + queryBarriers + roundUp(keyStages*(keyTileBytes+note)+lastPosition, 8) + keyStages*keyBarriers + p.Stages*barriers
 		return roundUp(p.Queries*query+stages+rotation+rings, columnAlign)
 	case manyRows(p.Kind): // struct AttendShared
 		sums := 2 * (p.Rows / p.Warps / 16) * p.Threads() * 4

@@ -409,7 +409,7 @@ var mutationsClusters = []mutation{
 	{"its own copies alone expected", spec.Extend, spec.Segment, "(ToAll ? Boxes<Config>::of(tile) : Boxes<Config>::own_of(tile))", "Boxes<Config>::own_of(tile)", false},
 	{"stages that one block gives back", spec.Extend, spec.Segment, "if (lane < cluster_blocks) ptx::barrier_arrive_at", "if (lane == block_in_cluster()) ptx::barrier_arrive_at", false},
 	{"work found for both before one block has read it", spec.Extend, spec.Segment, "readers = cluster_blocks * (Readers + 1) - 1;", "readers = Readers;", false},
-	{"work handed over without what it is", spec.Extend, spec.Segment, "ptx::barrier_arrive_with_writes(ptx::shared_of(ptx::shared_address(&full[place]), 1));", "ptx::barrier_arrive_at(ptx::shared_of(ptx::shared_address(&full[place]), 1));", false},
+	{"work handed over without what it is", spec.Extend, spec.Segment, "ptx::barrier_arrive_expecting_at(full_there, sizeof(Work));", "ptx::barrier_arrive_expecting_at(full_there, 0);", false},
 	{"a block that starts alone", spec.Extend, spec.Segment, "  ptx::cluster_start();\n", "", false},
 	{"threads that start alone", spec.Extend, spec.Segment, "  ptx::sync_threads();\n  ptx::cluster_start();\n", "  ptx::cluster_start();\n", false},
 	{"a block that ends before its stages are free", spec.Extend, spec.Segment, "for (int i = 0; i < Stages; ++i, place.advance()) wait_for_stage(free[place.stage], place.parity ^ 1);", remove, false},

@@ -1869,17 +1869,9 @@ constexpr int cluster_blocks = 1;
 __device__ __forceinline__ int worker() { return ptx::block_x() / cluster_blocks; }
 __device__ __forceinline__ int workers() { return ptx::grid_x() / cluster_blocks; }
 
-// Where a stage is given back: a barrier for the block's own warps, and in a cluster one for the other block's. (One for all would
-// do, but compute-sanitizer's racecheck follows no arrival at an address of the cluster, and would miss those beside it.)
-using StageFree = unsigned long long[cluster_blocks];
-
-__device__ __forceinline__ void init_free(StageFree& free, int warps) {
-  for (unsigned long long& barrier : free) ptx::barrier_init(ptx::shared_address(&barrier), warps);
-}
-
-// Gives a stage back to all who fill it, by one lane.
-__device__ __forceinline__ void give_back(StageFree& free, int lane) {
-  if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&free[0]));
+// Arrives at a barrier, by one lane, or in a cluster at the same place in each block, by a lane each.
+__device__ __forceinline__ void arrive_everywhere(unsigned long long& barrier, int lane) {
+  if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&barrier));
 }
 
 // A piece of work: an item, for one KV head.
@@ -2027,22 +2019,18 @@ struct WorkStart {
   }
 };
 
-// The producer warp's wait for a stage, or for another place of one barrier. No lane may be left waiting when another
+// The producer warp's wait for a stage. No lane may be left waiting when another
 // goes on to fill the stage: by the time it looks, the stage could be full, emptied
 // and in the next phase.
 __device__ __forceinline__ void wait_for_stage(unsigned long long& free, int parity) {
   ptx::barrier_wait(ptx::shared_address(&free), parity);
   ptx::sync_warp();
 }
-__device__ __forceinline__ void wait_for_stage(StageFree& free, int parity) {
-  for (unsigned long long& barrier : free) ptx::barrier_wait(ptx::shared_address(&barrier), parity);
-  ptx::sync_warp();
-}
 
 // A block of a cluster may not end before the last arrival at one of its barriers: the
 // producer waits until all stages are free again.
 template <int Stages>
-__device__ __forceinline__ void wait_for_all(StageFree (&free)[Stages], RingPlace<Stages> place) {
+__device__ __forceinline__ void wait_for_all(unsigned long long (&free)[Stages], RingPlace<Stages> place) {
 }
 
 // What a stage's tile is, to all lanes. One lane reads it, the one that releases the

@@ -1870,17 +1870,9 @@ constexpr int cluster_blocks = 1;
 __device__ __forceinline__ int worker() { return ptx::block_x() / cluster_blocks; }
 __device__ __forceinline__ int workers() { return ptx::grid_x() / cluster_blocks; }
 
-// Where a stage is given back: a barrier for the block's own warps, and in a cluster one for the other block's. (One for all would
-// do, but compute-sanitizer's racecheck follows no arrival at an address of the cluster, and would miss those beside it.)
-using StageFree = unsigned long long[cluster_blocks];
-
-__device__ __forceinline__ void init_free(StageFree& free, int warps) {
-  for (unsigned long long& barrier : free) ptx::barrier_init(ptx::shared_address(&barrier), warps);
-}
-
-// Gives a stage back to all who fill it, by one lane.
-__device__ __forceinline__ void give_back(StageFree& free, int lane) {
-  if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&free[0]));
+// Arrives at a barrier, by one lane, or in a cluster at the same place in each block, by a lane each.
+__device__ __forceinline__ void arrive_everywhere(unsigned long long& barrier, int lane) {
+  if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&barrier));
 }
 
 // A piece of work: an item, for one KV head.
@@ -2028,22 +2020,18 @@ struct WorkStart {
   }
 };
 
-// The producer warp's wait for a stage, or for another place of one barrier. No lane may be left waiting when another
+// The producer warp's wait for a stage. No lane may be left waiting when another
 // goes on to fill the stage: by the time it looks, the stage could be full, emptied
 // and in the next phase.
 __device__ __forceinline__ void wait_for_stage(unsigned long long& free, int parity) {
   ptx::barrier_wait(ptx::shared_address(&free), parity);
   ptx::sync_warp();
 }
-__device__ __forceinline__ void wait_for_stage(StageFree& free, int parity) {
-  for (unsigned long long& barrier : free) ptx::barrier_wait(ptx::shared_address(&barrier), parity);
-  ptx::sync_warp();
-}
 
 // A block of a cluster may not end before the last arrival at one of its barriers: the
 // producer waits until all stages are free again.
 template <int Stages>
-__device__ __forceinline__ void wait_for_all(StageFree (&free)[Stages], RingPlace<Stages> place) {
+__device__ __forceinline__ void wait_for_all(unsigned long long (&free)[Stages], RingPlace<Stages> place) {
 }
 
 // What a stage's tile is, to all lanes. One lane reads it, the one that releases the
@@ -2553,10 +2541,8 @@ struct AttendSm90Shared {
   KeyTile tile[Config::key_stages];
   alignas(8) Works works;
   unsigned long long query_full[Config::queries][query_parts], query_free[Config::queries][query_parts];
-  unsigned long long key_full[Config::key_stages];
-  StageFree key_free[Config::key_stages];
-  unsigned long long value_full[Config::stages];
-  StageFree value_free[Config::stages];
+  unsigned long long key_full[Config::key_stages], key_free[Config::key_stages];
+  unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
 
 }  // namespace kgen
@@ -2964,7 +2950,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   RingPlace<Config::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
-  auto release = [&](StageFree& free) { give_back(free, lane); };
+  auto release = [&](unsigned long long& free) { arrive_everywhere(free, lane); };
+  auto release_keys = [&](int stage) {
+    release(shared.key_free[stage]);
+  };
   const int part_of_query = AttendSm90Shared<Config>::query_part(group_row);
   auto wait_for_query = [&]() {
     if constexpr (!rotates_own<Config>) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][part_of_query]), query.parity);
@@ -3175,7 +3164,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           find_plain();
           weigh_first();
         }
-        release(shared.key_free[key.stage]);
+        release_keys(key.stage);
         key.advance();
 
         int tokens = next.tokens();  // of the values that come next
@@ -3222,7 +3211,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         auto finish_tile = [&]() {
           softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
           ptx::sync_warp();
-          release(shared.key_free[held]);
+          release_keys(held);
           give_query_for(next);
         };
         // Rows that have seen no key yet begin with the tile that was scored.
@@ -3299,7 +3288,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       if (!folded) find_ends();
       if (tile.exists()) take_outputs();
     }
-    release(shared.key_free[key.stage]);  // of the tile that does not exist
+    release_keys(key.stage);  // of the tile that does not exist
     key.advance();
 
     if (!tile.exists()) {
@@ -3423,11 +3412,11 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     }
     for (int s = 0; s < Config::key_stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
-      init_free(shared.key_free[s], 4 * consumers);
+      ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), cluster_blocks * 4 * consumers);
     }
     for (int s = 0; s < Config::stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.value_full[s]), 1);
-      init_free(shared.value_free[s], 4 * consumers);
+      ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), cluster_blocks * 4 * consumers);
     }
     ptx::barrier_init_fence();
     acquire_maps(params);

@@ -24,7 +24,7 @@ struct Barrier {
   const char* copy_function = nullptr;
   uint32_t given = 0;      // phases up to the last that a copy from the other block's shared memory is of
   int given_line = 0;      // of that copy
-  Clock gathered, published;  // what those of the block know who arrived; the same as of the last completed phase
+  Clock gathered, published;  // what those know who arrived; the same as of the last completed phase
   std::vector<int> waiting;   // threads
 };
 
@@ -42,16 +42,10 @@ constexpr int named_barriers = 16;
 class Barriers {
  public:
   NamedBarrier named[most_blocks][named_barriers];
-  // What those of the other block know who arrived, as above.
-  struct Far {
-    Clock gathered, published;
-  };
 
   void reset(size_t shared_bytes, int blocks) {
     all_.clear();
     all_.reserve(max_barriers);
-    far_.clear();
-    if (blocks > 1) far_.resize(max_barriers);
     places_ = static_cast<uint32_t>(shared_bytes / 8);
     at_.assign(places_ * static_cast<size_t>(blocks), -1);
     for (int i = 0; i < blocks; i++) {
@@ -60,8 +54,6 @@ class Barriers {
   }
   int count() const { return static_cast<int>(all_.size()); }
   Barrier& operator[](int i) { return all_[static_cast<size_t>(i)]; }
-  // Only where there are two blocks.
-  Far& far(int i) { return far_[static_cast<size_t>(i)]; }
   // The barrier at an offset, a multiple of 8, of a block's shared memory; -1: none.
   int find(int rank, uint32_t offset) const { return at_[place(rank, offset)]; }
   int add(const Barrier& b) {
@@ -76,7 +68,6 @@ class Barriers {
   size_t place(int rank, uint32_t offset) const { return static_cast<uint32_t>(rank) * places_ + offset / 8; }
 
   std::vector<Barrier> all_;
-  std::vector<Far> far_;
   std::vector<int16_t> at_;
   uint32_t places_ = 0;  // of a block
 };

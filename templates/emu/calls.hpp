@@ -46,22 +46,20 @@ void kgen_barrier_init_fence();
 void kgen_barrier_arrive(uint32_t barrier, int line);
 void kgen_barrier_arrive_expecting(uint32_t barrier, int bytes, int line);
 void kgen_barrier_wait(uint32_t barrier, int parity, int line);
-void kgen_barrier_wait_cluster(uint32_t barrier, int parity, int line);
-void kgen_barrier_arrive_at(uint32_t barrier, bool with_writes, int line);
+void kgen_barrier_arrive_at(uint32_t barrier, int line);
+void kgen_barrier_arrive_expecting_at(uint32_t barrier, int bytes, int line);
 void kgen_cluster_sync(int line);
 void kgen_cluster_start(int line);
 void kgen_refuse_of_cluster(uint32_t address, const char* function, int line);  // where it is an address of the cluster
 uint32_t kgen_shared_of(uint32_t address, int rank, int line);
-// Checks a store of so many bytes at an address of the cluster, and says where it is.
-void* kgen_store_at(uint32_t address, uint32_t bytes, int line);
 void kgen_named_barrier(int id, int threads, bool wait, int line);
 void kgen_stmatrix_x4(uint32_t address, const uint32_t* r, int line);
 void kgen_tensor_map_acquire(const void* map, int line);
 void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int v, int line);
 void kgen_tensor_copy_to_both(uint32_t dst, const void* map, uint32_t barrier, int x, int y, int z, int w, int v, int line);
 void kgen_shared_copy_to(uint32_t dst, uint32_t src, int bytes, uint32_t barrier, int line);
+void kgen_store_8_async(uint32_t address, uint64_t x, uint32_t barrier, int line);
 void kgen_fence_async_shared();
-void kgen_fence_async_cluster();
 void kgen_set_registers(int count, bool take, int line);
 void kgen_wgmma(const KgenWgmma* operands, int line);
 void kgen_wgmma_fence(int line);

@@ -53,7 +53,7 @@ inline void Machine::reach(int rank, const char* function, int line) {
 
 inline void Machine::check_reached(int rank) {
   const int all = static_cast<int>(warps.size());
-  Clock known = heard[rank];
+  Clock known;
   for (int i = first_warp(rank); i < end_warp(rank); i++) known.join(warps[static_cast<size_t>(i)].clock, all, barriers.count());
   for (int i = 0; i < all; i++) {
     const auto& reached = warps[static_cast<size_t>(i)].reached;
@@ -71,6 +71,12 @@ inline void Machine::check_reached(int rank) {
   }
 }
 
+inline void arrive_at(uint32_t address, int bytes, const char* function, int line) {
+  const Machine::Place at = machine.place_at(address, function, line, 8, 8);
+  machine.reach(at.rank, function, line);
+  arrive(barrier_at(at, function, line), bytes, function, line);
+}
+
 }  // namespace kgen_emulator
 
 extern "C" {
@@ -83,34 +89,7 @@ uint32_t kgen_shared_of(uint32_t address, int rank, int line) {
   return address + (static_cast<uint32_t>(rank + 1) << rank_bit);
 }
 
-void kgen_barrier_arrive_at(uint32_t address, bool with_writes, int line) {
-  using namespace kgen_emulator;
-  const char* const function = with_writes ? "barrier_arrive_with_writes" : "barrier_arrive_at";
-  const Machine::Place at = machine.place_at(address, function, line, 8, 8);
-  machine.reach(at.rank, function, line);
-  int& store = machine.warp().store_line;
-  if (store && !with_writes && at.rank != machine.rank()) {
-    machine.fail("%s (line %d) hands on no writes to the other block, such as the warp's store on line %d: barrier_arrive_with_writes does", function, line, store);
-  }
-  if (with_writes) store = 0;
-  arrive(barrier_at(at, function, line), 0, function, line, !with_writes);
-}
-void kgen_barrier_wait_cluster(uint32_t address, int parity, int line) {
-  kgen_emulator::wait(address, parity, true, "barrier_wait_cluster", line);
-}
-
-void* kgen_store_at(uint32_t address, uint32_t bytes, int line) {
-  using namespace kgen_emulator;
-  const char* const function = bytes == 16 ? "store_16_at" : "store_8_at";
-  const Machine::Place at = machine.place_at(address, function, line, bytes, bytes);
-  machine.reach(at.rank, function, line);
-  const uint32_t cell = machine.cell(at.rank, at.offset);
-  const bool half = bytes == 8 && machine.cluster() > 1;
-  const Conflict found = half ? machine.shadow.write_half(cell, machine.now(), at.offset % 16 ? 2 : 1) : machine.shadow.write(cell, machine.now());
-  machine.check(found, function, line, "writes", at.rank, at.offset);
-  if (at.rank != machine.rank()) machine.warp().store_line = line;
-  machine.counters.shared_store_bytes += bytes;
-  return machine.shared[at.rank].begin() + at.offset;
-}
+void kgen_barrier_arrive_at(uint32_t address, int line) { kgen_emulator::arrive_at(address, 0, "barrier_arrive_at", line); }
+void kgen_barrier_arrive_expecting_at(uint32_t address, int bytes, int line) { kgen_emulator::arrive_at(address, bytes, "barrier_arrive_expecting_at", line); }
 
 }  // extern "C"

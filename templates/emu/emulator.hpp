@@ -54,12 +54,9 @@
 //     taken for each other. Nothing may reach the other block's shared memory
 //     unless a cluster_start or cluster_sync says that the block has begun, and, for barriers, come
 //     this far (by cluster_start only with barrier_init_fence); nor once it has ended, and before it ends some thread of it must
-//     have waited for what reaches it. What the other block's threads wrote is known
-//     by cluster_sync and barrier_wait_cluster only, and by an arrival only if it is
-//     barrier_arrive_with_writes; barrier_arrive_at and barrier_wait are enough to
-//     overwrite what they have read. Stores to the other
-//     block that a product or a tensor copy follows need fence_async_cluster.
+//     have waited for what reaches it.
 //     tensor_copy_to_both is a copy to each block, which lands in its own time.
+//   - store_8_async lands as a tensor copy does, and whoever waits for its barrier's phase knows of it.
 //   - shared_copy_to lands as a tensor copy does. Until then it reads its source: what ordinary
 //     stores wrote there needs fence_async_shared before, and may be overwritten only by who
 //     knows that the barrier's phase has ended, which the other block's threads hand back by an

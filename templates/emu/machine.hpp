@@ -123,10 +123,9 @@ struct Warp {
   int elected = 0;       // the lane that elect() chooses
   int registers = 0;     // a thread
   uint32_t settings = 0; // of registers so far
-  int store_line = 0;  // of its last store to the other block that it has not handed on; 0: none
   int at_cluster_barrier = 0, cluster_line = 0;  // lanes that wait at cluster_sync or cluster_start, and where
   bool starts = false;                           // at the latter, which hands on no accesses
-  struct {  // the latest store to the other block's shared memory, or arrival there
+  struct {  // the latest arrival in the other block's shared memory
     Stamp stamp;
     int thread, line;
     const char* function;
@@ -188,7 +187,6 @@ class Machine {
   Block blocks[most_blocks];
   int waiting_for_cluster = 0;  // threads at cluster_sync or cluster_start
   bool begun = false;           // all blocks of the cluster have, by one of these
-  Clock heard[most_blocks];     // what arrivals of the other block's threads, waited for in this one, had seen
 
   bool start() { return stacks_.reserve(); }
   bool stack_guard(uintptr_t address) const { return stacks_.guards(address); }
@@ -329,7 +327,6 @@ class Machine {
     refuse_diverged(w.cluster_function(), line);
     w.at_cluster_barrier++;
     w.cluster_line = line;
-    if (!starts) w.store_line = 0;
     waiting_for_cluster++;
     stop_lane();
   }
@@ -495,7 +492,6 @@ class Machine {
     ahead_ = -1;
     int first = 0;
     if (blocks_ > 1) {
-      for (int i = 0; i < blocks_; i++) heard[i] = Clock();
       ahead_ = random_.below(2 * blocks_);
       first = first_warp(random_.below(blocks_));
     }

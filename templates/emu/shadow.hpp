@@ -66,19 +66,14 @@ class Shadow {
   void reset(size_t bytes, int blocks, int threads) {
     warps_ = blocks * threads / 32;
     readers_ = 2 * warps_;
-    threads_ = threads;
-    block_cells_ = cells(bytes);
-    cells_.assign(block_cells_ * static_cast<size_t>(blocks), Cell());
+    cells_.assign(cells(bytes) * static_cast<size_t>(blocks), Cell());
     copy_reads_.clear();
     others_.resize(blocks > 1 ? cells_.size() : 0);
     reads_.resize(cells_.size() * static_cast<size_t>(readers_));  // what counts is in Cell::readers
-    for (auto& f : fences_) f.assign(static_cast<size_t>(blocks * threads), 0);
+    fences_.assign(static_cast<size_t>(blocks * threads), 0);
   }
-  // The thread orders its writes before later accesses of the asynchronous proxy: those to
-  // its own block's memory, or to that of either.
-  void fence(int thread, bool either) {
-    for (int far = 0; far <= either; far++) fences_[far][static_cast<size_t>(thread)]++;
-  }
+  // The thread orders its writes before later accesses of the asynchronous proxy.
+  void fence(int thread) { fences_[static_cast<size_t>(thread)]++; }
 
   // A copy of cp.async from `now` on may write the cell at any time, until landed.
   Conflict copy(uint32_t cell, const Moment& now) {
@@ -99,9 +94,16 @@ class Shadow {
     if (!c.text) wrote(cell, now.warp(), now.syncs, now.thread);
     return c;
   }
-  // A write of one half (1: the first 8 bytes, 2: the others), which another thread's write
-  // of the other half does not collide with. Only where there are two blocks.
-  Conflict write_half(uint32_t cell, const Moment& now, uint8_t half) {
+  // A bulk copy that the barrier's phase `phase` waits for, from `now` on: it writes the cell, or reads it.
+  Conflict bulk_write(uint32_t cell, const Moment& now, int barrier, uint32_t phase) {
+    Conflict c = before_write(cell, now);
+    if (!c.text) c = unfenced(cell);
+    if (!c.text) wrote(cell, barrier_clock + barrier, phase, now.thread);
+    return c;
+  }
+  // The same of one half (1: the first 8 bytes, 2: the others), which a write of the other half does not
+  // collide with; it is not of the asynchronous proxy. Only where there are two blocks.
+  Conflict bulk_write_half(uint32_t cell, const Moment& now, int barrier, uint32_t phase, uint8_t half) {
     const Write before = cells_[cell].last;
     if (before.half == 0 || before.half == half) {  // else that write is not of this half, but the other is
       if (Conflict c = collision(before, now); c.text) return c;
@@ -110,16 +112,9 @@ class Shadow {
     }
     if (Conflict c = collision_with_readers(cell, now); c.text) return c;
     if (before.half != half) others_[cell] = before;
-    wrote(cell, now.warp(), now.syncs, now.thread);
+    wrote(cell, barrier_clock + barrier, phase, now.thread);
     cells_[cell].last.half = half;
     return {};
-  }
-  // A bulk copy that the barrier's phase `phase` waits for, from `now` on: it writes the cell, or reads it.
-  Conflict bulk_write(uint32_t cell, const Moment& now, int barrier, uint32_t phase) {
-    Conflict c = before_write(cell, now);
-    if (!c.text) c = unfenced(cell);
-    if (!c.text) wrote(cell, barrier_clock + barrier, phase, now.thread);
-    return c;
   }
   Conflict copy_read(uint32_t cell, const Moment& now, int barrier, uint32_t phase) {
     Conflict c = before_read(cell, now);
@@ -147,12 +142,11 @@ class Shadow {
   static constexpr const char* in_flight = "while %s has not waited for its copy to it";
   static constexpr const char* after_write = "after %s wrote it, with no barrier between";
   static constexpr const char* after_read = "after %s read it, with no barrier between";
-  static constexpr const char* after_bulk = "that a bulk copy of %s writes, without having waited for that copy's phase of its barrier";
+  static constexpr const char* after_bulk = "that a bulk copy or store_8_async of %s writes, without having waited for that copy's phase of its barrier";
   static constexpr const char* after_product =
       "that a wgmma of %s reads, with no wgmma_wait by its warp and barrier between";
   static constexpr const char* after_copy = "that a bulk copy of %s reads, with no wait for that copy's phase of its barrier, and barrier between";
   static constexpr const char* no_fence = "after %s wrote it with no fence_async_shared afterwards";
-  static constexpr const char* no_far_fence = "after %s, of the other block, wrote it with no fence_async_cluster afterwards";
   struct Write {
     int16_t writer = -1;  // thread
     uint16_t fences = 0;  // of the writer, when it wrote
@@ -208,20 +202,17 @@ class Shadow {
   }
   Conflict unfenced(uint32_t cell) const {
     const Write& x = cells_[cell].last;
-    if (Conflict c = unfenced(cell, x); c.text) return c;
-    return x.half ? unfenced(cell, others_[cell]) : Conflict();
+    if (Conflict c = unfenced(x); c.text) return c;
+    return x.half ? unfenced(others_[cell]) : Conflict();
   }
-  Conflict unfenced(uint32_t cell, const Write& x) const {
-    if (x.writer < 0 || x.clock >= max_warps || fences(cell, x.writer) != x.fences) return {};
-    return {far(cell, x.writer) ? no_far_fence : no_fence, x.writer};
+  Conflict unfenced(const Write& x) const {
+    if (x.writer < 0 || x.clock >= max_warps || fences_[static_cast<size_t>(x.writer)] != x.fences) return {};
+    return {no_fence, x.writer};
   }
-  // Is the cell in another block's memory than the thread's own?
-  bool far(uint32_t cell, int thread) const { return cell / block_cells_ != static_cast<uint32_t>(thread / threads_); }
-  uint16_t fences(uint32_t cell, int thread) const { return fences_[!others_.empty() && far(cell, thread)][static_cast<size_t>(thread)]; }
   void wrote(uint32_t cell, int clock, uint32_t time, int thread) {
     Cell& x = cells_[cell];
     x.last.writer = static_cast<int16_t>(thread);
-    x.last.fences = fences(cell, thread);
+    x.last.fences = fences_[static_cast<size_t>(thread)];
     x.last.time = time;
     x.last.clock = static_cast<uint8_t>(clock);
     x.last.half = 0;
@@ -233,13 +224,12 @@ class Shadow {
     reads_[static_cast<size_t>(cell) * static_cast<size_t>(readers_) + static_cast<size_t>(reader)] = {time, static_cast<int16_t>(thread)};
   }
 
-  int warps_ = 0, readers_ = 0, threads_ = 0;
-  uint32_t block_cells_ = 0;
+  int warps_ = 0, readers_ = 0;
   std::vector<Cell> cells_;        // of one block, then of the other
   std::vector<Write> others_;      // [cell], where there are two blocks
   std::vector<Read> reads_;        // [cell][reader]
   std::vector<CopyRead> copy_reads_;
-  std::vector<uint16_t> fences_[2];  // [thread]: behind writes to its own block, to the other
+  std::vector<uint16_t> fences_;  // [thread]
 };
 
 }  // namespace kgen_emulator

@@ -30,11 +30,14 @@ inline int cluster_rank() { return kgen_here.rank; }
 inline uint32_t shared_of(uint32_t address, int rank, int line = __builtin_LINE()) { return kgen_shared_of(address, rank, line); }
 inline void cluster_sync(int line = __builtin_LINE()) { kgen_cluster_sync(line); }
 inline void cluster_start(int line = __builtin_LINE()) { kgen_cluster_start(line); }
-inline void barrier_arrive_at(uint32_t barrier, int line = __builtin_LINE()) { kgen_barrier_arrive_at(barrier, false, line); }
-inline void barrier_arrive_with_writes(uint32_t barrier, int line = __builtin_LINE()) { kgen_barrier_arrive_at(barrier, true, line); }
-inline void barrier_wait_cluster(uint32_t barrier, int parity, int line = __builtin_LINE()) { kgen_barrier_wait_cluster(barrier, parity, line); }
-inline void store_16_at(uint32_t address, uint4 x, int line = __builtin_LINE()) { memcpy(kgen_store_at(address, 16, line), &x, 16); }
-inline void store_8_at(uint32_t address, int2 x, int line = __builtin_LINE()) { memcpy(kgen_store_at(address, 8, line), &x, 8); }
+inline void barrier_arrive_at(uint32_t barrier, int line = __builtin_LINE()) { kgen_barrier_arrive_at(barrier, line); }
+inline void barrier_arrive_if(bool arrives, uint32_t barrier, int line = __builtin_LINE()) { if (arrives) kgen_barrier_arrive(barrier, line); }
+inline void barrier_arrive_expecting_at(uint32_t barrier, int bytes, int line = __builtin_LINE()) { kgen_barrier_arrive_expecting_at(barrier, bytes, line); }
+inline void store_8_async(uint32_t address, int2 x, uint32_t barrier, int line = __builtin_LINE()) {
+  uint64_t bits;
+  memcpy(&bits, &x, 8);
+  kgen_store_8_async(address, bits, barrier, line);
+}
 
 // ---- bulk copies ----
 inline void tensor_map_acquire(const void* map, int line = __builtin_LINE()) { kgen_tensor_map_acquire(map, line); }
@@ -50,7 +53,6 @@ inline void shared_copy_to(uint32_t dst, uint32_t src, int bytes, uint32_t barri
   kgen_shared_copy_to(dst, src, bytes, barrier, line);
 }
 inline void fence_async_shared() { kgen_fence_async_shared(); }
-inline void fence_async_cluster() { kgen_fence_async_cluster(); }
 
 // ---- registers of a warpgroup ----
 template <int Count>

@@ -40,7 +40,6 @@ inline void end_phase(int i) {
   b.pending = b.count;
   const int warps = static_cast<int>(machine.warps.size());
   b.published.join(b.gathered, warps, machine.barriers.count());
-  if (machine.cluster() > 1) machine.barriers.far(i).published.join(machine.barriers.far(i).gathered, warps, machine.barriers.count());
   size_t kept = 0;
   for (int t : b.waiting) {
     if ((b.phase & 1) == static_cast<uint32_t>(machine.lanes[static_cast<size_t>(t)].wait.parity)) {
@@ -54,9 +53,8 @@ inline void end_phase(int i) {
   b.waiting.resize(kept);
 }
 
-// The running thread arrives at a barrier of its own block or of the other; `reads`: all who wait
-// there know what it has read, and not only those of its block or by barrier_wait_cluster.
-inline void arrive(int i, int bytes, const char* function, int line, bool reads = false) {
+// The running thread arrives at a barrier of its own block or of the other.
+inline void arrive(int i, int bytes, const char* function, int line) {
   Barrier& b = machine.barriers[i];
   const uint32_t offset = b.offset;
   const Machine::Name where = machine.of_block(b.rank);
@@ -69,35 +67,9 @@ inline void arrive(int i, int bytes, const char* function, int line, bool reads 
   }
   b.bytes += bytes;
   b.pending--;
-  const bool near = b.rank == machine.rank();
-  const uint32_t lane = 1u << kgen_here.thread % warp_size;
-  if (near || reads) machine.release(b.gathered, machine.warp_index(), lane);
-  if (!near) machine.release(machine.barriers.far(i).gathered, machine.warp_index(), lane);
+  machine.release(b.gathered, machine.warp_index(), 1u << kgen_here.thread % warp_size);
   end_phase(i);
   machine.may_switch();
-}
-
-// What barrier_wait does; `far`: what arrivals of the other block's threads hand on, too.
-inline void wait(uint32_t address, int parity, bool far, const char* function, int line) {
-  if (parity != 0 && parity != 1) machine.fail("%s (line %d): a parity of %d is not 0 or 1", function, line, parity);
-  machine.may_switch();
-  const int i = barrier_at(address, function, line);
-  Barrier& b = machine.barriers[i];
-  while ((b.phase & 1) == static_cast<uint32_t>(parity)) {
-    const int thread = kgen_here.thread;
-    machine.lane().wait = {i, parity, line, function};
-    machine.busy = 1;
-    b.waiting.push_back(thread);
-    machine.busy = 0;
-    machine.warps[static_cast<size_t>(thread / warp_size)].waiting_lanes |= 1u << thread % warp_size;
-    machine.stop_lane();
-  }
-  machine.acquire(b.published);
-  machine.warp().clock.of[barrier_clock + i].time = b.phase;
-  if (machine.cluster() == 1) return;
-  const Clock& other = machine.barriers.far(i).published;
-  machine.heard[machine.rank()].join(other, static_cast<int>(machine.warps.size()), machine.barriers.count());
-  if (far) machine.acquire(other);
 }
 
 // All lanes of the warp must bring the same.
@@ -274,7 +246,25 @@ void kgen_barrier_arrive_expecting(uint32_t address, int bytes, int line) {
   using namespace kgen_emulator;
   arrive(barrier_at(address, "barrier_arrive_expecting", line), bytes, "barrier_arrive_expecting", line);
 }
-void kgen_barrier_wait(uint32_t address, int parity, int line) { kgen_emulator::wait(address, parity, false, "barrier_wait", line); }
+void kgen_barrier_wait(uint32_t address, int parity, int line) {
+  using namespace kgen_emulator;
+  const char* const function = "barrier_wait";
+  if (parity != 0 && parity != 1) machine.fail("%s (line %d): a parity of %d is not 0 or 1", function, line, parity);
+  machine.may_switch();
+  const int i = barrier_at(address, function, line);
+  Barrier& b = machine.barriers[i];
+  while ((b.phase & 1) == static_cast<uint32_t>(parity)) {
+    const int thread = kgen_here.thread;
+    machine.lane().wait = {i, parity, line, function};
+    machine.busy = 1;
+    b.waiting.push_back(thread);
+    machine.busy = 0;
+    machine.warps[static_cast<size_t>(thread / warp_size)].waiting_lanes |= 1u << thread % warp_size;
+    machine.stop_lane();
+  }
+  machine.acquire(b.published);
+  machine.warp().clock.of[barrier_clock + i].time = b.phase;
+}
 
 void kgen_named_barrier(int id, int threads, bool wait, int line) {
   using namespace kgen_emulator;

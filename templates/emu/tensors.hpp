@@ -33,11 +33,12 @@ static_assert(sizeof(TensorMap) == 128, "gen/emulate writes 128 bytes");
 
 constexpr int tensor_row = 128;  // bytes of a box's row, 64 elements
 
-// A copy, counted by an mbarrier, of a box of a tensor or of a block's shared memory.
+// A copy, counted by an mbarrier, of a box of a tensor, of a block's shared memory or of a register.
+constexpr int of_tensor = -1, of_register = -2;
 struct BulkCopy {
   TensorMap map;
   int at[tensor_rank];
-  int from_rank;       // whose shared memory it reads; -1: it reads a tensor
+  int from_rank;       // whose shared memory it reads, or of_tensor or of_register
   uint32_t from;       // offset there
   int rank;            // whose shared memory it writes
   uint32_t dst, bytes; // offset there
@@ -46,6 +47,7 @@ struct BulkCopy {
   const char* function;
   int thread;
   uint32_t phase;      // of the barrier, that waits for it
+  uint64_t value;      // of the register
 };
 
 }  // namespace kgen_emulator

@@ -1,4 +1,4 @@
-// Bulk copies: of tensors, and of shared memory to another block's.
+// Bulk copies: of tensors, and of shared memory to another block's; and stores that land as these do.
 #pragma once
 #include "clusters.hpp"
 #include "sync.hpp"
@@ -58,9 +58,12 @@ inline void land(const BulkCopy& c) {
   machine.doing = c.function;
   machine.doing_line = c.line;
   unsigned char* shared = machine.shared[c.rank].begin();
-  if (c.from_rank < 0) {
+  if (c.from_rank == of_tensor) {
     land_box(c, shared);
     machine.counters.tensor_copy_bytes += c.bytes;
+  } else if (c.from_rank == of_register) {
+    memcpy(shared + c.dst, &c.value, c.bytes);
+    machine.counters.shared_store_bytes += c.bytes;
   } else {
     memcpy(shared + c.dst, machine.shared[c.from_rank].begin() + c.from, c.bytes);
     machine.counters.shared_copy_bytes += c.bytes;
@@ -91,7 +94,10 @@ inline void start_copy(BulkCopy c) {
     machine.check(found, c.function, c.line, "reads", c.from_rank, at);
   }
   for (uint32_t at = c.dst; at < c.dst + c.bytes; at += 16) {
-    const Conflict found = machine.shadow.bulk_write(machine.cell(c.rank, at), machine.now(), c.barrier, b.phase);
+    const uint32_t cell = machine.cell(c.rank, at);
+    const bool half = c.bytes == 8 && machine.cluster() > 1;
+    const Conflict found = half ? machine.shadow.bulk_write_half(cell, machine.now(), c.barrier, b.phase, at % 16 ? 2 : 1)
+                                : machine.shadow.bulk_write(cell, machine.now(), c.barrier, b.phase);
     machine.check(found, c.function, c.line, "writes", c.rank, at);
   }
   memset(machine.shared[c.rank].begin() + c.dst, poison, c.bytes);
@@ -117,6 +123,17 @@ inline int barrier_of_copy(const Machine::Place& at, const char* function, int l
                  machine.name_thread(b.thread).text, b.offset, b.line);
   }
   return i;
+}
+
+// The barrier at an address of the cluster that counts what comes to a place of the same block: its index.
+inline int barrier_beside(const Machine::Place& to, uint32_t barrier, const char* function, int line) {
+  const Machine::Place at = machine.place_at(barrier, function, line, 8, 8);
+  if (at.rank != to.rank) {
+    machine.fail("%s (line %d): the barrier is in block (%d,%d), and what it counts goes to block (%d,%d)", function, line, machine.block_x(at.rank), kgen_here.block_y,
+                 machine.block_x(to.rank), kgen_here.block_y);
+  }
+  machine.must_run(to.rank, function, line);
+  return barrier_of_copy(at, function, line);
 }
 
 inline bool Machine::land_one() {
@@ -148,7 +165,7 @@ void kgen_tensor_copy(uint32_t dst, const void* map, uint32_t barrier, int x, in
   const int i = barrier_of_copy({rank, barrier - shared_base}, "tensor_copy", line);
   const TensorMap m = read_acquired_map(map, "tensor_copy", line);
   machine.shared_at(dst, "tensor_copy", line, box_bytes(m), 128);
-  start_copy({m, {x, y, z, w, v}, -1, 0, rank, dst - shared_base, box_bytes(m), i, line, "tensor_copy"});
+  start_copy({m, {x, y, z, w, v}, of_tensor, 0, rank, dst - shared_base, box_bytes(m), i, line, "tensor_copy"});
 }
 
 // Two copies, which land each in its time.
@@ -162,7 +179,7 @@ void kgen_tensor_copy_to_both(uint32_t dst, const void* map, uint32_t barrier, i
   for (int rank = 0; rank < machine.cluster(); rank++) {
     machine.must_run(rank, function, line);
     const int i = barrier_of_copy({rank, barrier - shared_base}, function, line);
-    start_copy({m, {x, y, z, w, v}, -1, 0, rank, dst - shared_base, box_bytes(m), i, line, function});
+    start_copy({m, {x, y, z, w, v}, of_tensor, 0, rank, dst - shared_base, box_bytes(m), i, line, function});
   }
 }
 
@@ -171,17 +188,19 @@ void kgen_shared_copy_to(uint32_t dst, uint32_t src, int bytes, uint32_t barrier
   const char* const function = "shared_copy_to";
   if (bytes <= 0 || bytes % 16) machine.fail("%s (line %d): %d bytes are not 16 or a multiple", function, line, bytes);
   const uint32_t count = static_cast<uint32_t>(bytes);
-  const Machine::Place to = machine.place_at(dst, function, line, count, 16), at = machine.place_at(barrier, function, line, 8, 8);
-  if (at.rank != to.rank) {
-    machine.fail("%s (line %d): the barrier is in block (%d,%d), and what is copied goes to block (%d,%d)", function, line, machine.block_x(at.rank), kgen_here.block_y,
-                 machine.block_x(to.rank), kgen_here.block_y);
-  }
-  machine.must_run(to.rank, function, line);
+  const Machine::Place to = machine.place_at(dst, function, line, count, 16);
+  const int i = barrier_beside(to, barrier, function, line);
   machine.shared_at(src, function, line, count);
-  start_copy({{}, {}, machine.rank(), src - shared_base, to.rank, to.offset, count, barrier_of_copy(at, function, line), line, function});
+  start_copy({{}, {}, machine.rank(), src - shared_base, to.rank, to.offset, count, i, line, function});
+}
+void kgen_store_8_async(uint32_t address, uint64_t x, uint32_t barrier, int line) {
+  using namespace kgen_emulator;
+  const char* const function = "store_8_async";
+  const Machine::Place to = machine.place_at(address, function, line, 8, 8);
+  const int i = barrier_beside(to, barrier, function, line);
+  start_copy({{}, {}, of_register, 0, to.rank, to.offset, 8, i, line, function, 0, 0, x});
 }
 
-void kgen_fence_async_shared() { kgen_emulator::machine.shadow.fence(kgen_here.thread, false); }
-void kgen_fence_async_cluster() { kgen_emulator::machine.shadow.fence(kgen_here.thread, true); }
+void kgen_fence_async_shared() { kgen_emulator::machine.shadow.fence(kgen_here.thread); }
 
 }  // extern "C"

@@ -37,7 +37,10 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     }
     for (int s = 0; s < Config::key_stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.key_full[s]), 1);
-      init_free(shared.key_free[s], 4 * consumers);
+      ptx::barrier_init(ptx::shared_address(&shared.key_free[s]), cluster_blocks * 4 * consumers);
+#if KGEN_CLUSTER
+      ptx::barrier_init(ptx::shared_address(&shared.note_read[s]), 4 * consumers);
+#endif
 #if KGEN_ROTATED_KEYS
       ptx::barrier_init(ptx::shared_address(&shared.key_rotated[s]), exchanges_keys<Config> ? 1 : Config::rotators);
 #if KGEN_EXCHANGED_KEYS
@@ -47,7 +50,7 @@ __device__ __forceinline__ void attend_sm90(const AttendParams& params) {
     }
     for (int s = 0; s < Config::stages; ++s) {
       ptx::barrier_init(ptx::shared_address(&shared.value_full[s]), 1);
-      init_free(shared.value_free[s], 4 * consumers);
+      ptx::barrier_init(ptx::shared_address(&shared.value_free[s]), cluster_blocks * 4 * consumers);
     }
     ptx::barrier_init_fence();
     acquire_maps(params);

@@ -125,15 +125,6 @@ __device__ __forceinline__ void barrier_arrive_if(bool arrives, uint32_t barrier
       "@arrives mbarrier.arrive.release.cta.shared::cta.b64 _, [%1];\n"
       "}" ::"r"(static_cast<int>(arrives)), "r"(barrier) : "memory");
 }
-// The same of barrier_arrive_at.
-__device__ __forceinline__ void barrier_arrive_at_if(bool arrives, uint32_t barrier) {
-  asm volatile(
-      "{\n"
-      ".reg .pred arrives;\n"
-      "setp.ne.s32 arrives, %0, 0;\n"
-      "@arrives mbarrier.arrive.release.cta.shared::cluster.b64 _, [%1];\n"
-      "}" ::"r"(static_cast<int>(arrives)), "r"(barrier) : "memory");
-}
 // One arrival, and so many bytes that store_8_async, or copies, will bring in this phase.
 __device__ __forceinline__ void barrier_arrive_expecting_at(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cluster.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");

@@ -49,7 +49,13 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
   RingPlace<Config::key_stages> key;
   RingPlace<Config::stages> value;
   RingPlace<Config::queries> query;
-  auto release = [&](StageFree& free) { give_back(free, lane); };
+  auto release = [&](unsigned long long& free) { arrive_everywhere(free, lane); };
+  auto release_keys = [&](int stage) {
+    release(shared.key_free[stage]);
+#if KGEN_CLUSTER
+    ptx::barrier_arrive_if(lane == 0, ptx::shared_address(&shared.note_read[stage]));
+#endif
+  };
   const int part_of_query = AttendSm90Shared<Config>::query_part(group_row);
   auto wait_for_query = [&]() {
     if constexpr (!rotates_own<Config>) ptx::barrier_wait(ptx::shared_address(&shared.query_full[query.stage][part_of_query]), query.parity);
@@ -289,7 +295,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
           find_plain();
           weigh_first();
         }
-        release(shared.key_free[key.stage]);
+        release_keys(key.stage);
         key.advance();
 
         int tokens = next.tokens();  // of the values that come next
@@ -336,7 +342,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
         auto finish_tile = [&]() {
           softmax.sum[0][0] += added[0], softmax.sum[0][1] += added[1];
           ptx::sync_warp();
-          release(shared.key_free[held]);
+          release_keys(held);
           give_query_for(next);
         };
         // Rows that have seen no key yet begin with the tile that was scored.
@@ -419,7 +425,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, AttendSm90Sh
       if (!folded) find_ends();
       if (tile.exists()) take_outputs();
     }
-    release(shared.key_free[key.stage]);  // of the tile that does not exist
+    release_keys(key.stage);  // of the tile that does not exist
     key.advance();
 
     if (!tile.exists()) {

@@ -16,6 +16,11 @@ struct KeyCopier {
     const KeyTile& tile = t.copies.tile;
     if (t.begins_item()) keep_last_position<Config>(params, pointer<Item>(params.items)[t.item], lane, shared);
     wait_for_stage(shared.key_free[place.stage], place.parity ^ 1);
+#if KGEN_CLUSTER
+    // Who has given the stage back has read its note. But compute-sanitizer's racecheck follows no arrival at an address of the
+    // cluster, and so has a barrier to see it by.
+    wait_for_stage(shared.note_read[place.stage], place.parity ^ 1);
+#endif
     const uint32_t full = ptx::shared_address(&shared.key_full[place.stage]);
     if (lane == 0) {
       shared.tile[place.stage] = tile, shared.note[place.stage] = TileNote::of<Config>(t, kept_last_position(shared));

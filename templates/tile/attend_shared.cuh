@@ -135,16 +135,17 @@ struct AttendSm90Shared {
 #endif
   alignas(8) Works works;
   unsigned long long query_full[Config::queries][query_parts], query_free[Config::queries][query_parts];
-  unsigned long long key_full[Config::key_stages];
-  StageFree key_free[Config::key_stages];
+  unsigned long long key_full[Config::key_stages], key_free[Config::key_stages];
+#if KGEN_CLUSTER
+  unsigned long long note_read[Config::key_stages];
+#endif
 #if KGEN_ROTATED_KEYS
   unsigned long long key_rotated[Config::key_stages];
 #endif
 #if KGEN_EXCHANGED_KEYS
   unsigned long long own_rotated[Config::key_stages];  // of this block's share, which is yet to be given to the other
 #endif
-  unsigned long long value_full[Config::stages];
-  StageFree value_free[Config::stages];
+  unsigned long long value_full[Config::stages], value_free[Config::stages];
 };
 
 }  // namespace kgen

@@ -45,21 +45,12 @@ constexpr int cluster_blocks = 1;
 __device__ __forceinline__ int worker() { return ptx::block_x() / cluster_blocks; }
 __device__ __forceinline__ int workers() { return ptx::grid_x() / cluster_blocks; }
 
-// Where a stage is given back: a barrier for the block's own warps, and in a cluster one for the other block's. (One for all would
-// do, but compute-sanitizer's racecheck follows no arrival at an address of the cluster, and would miss those beside it.)
-using StageFree = unsigned long long[cluster_blocks];
-
-__device__ __forceinline__ void init_free(StageFree& free, int warps) {
-  for (unsigned long long& barrier : free) ptx::barrier_init(ptx::shared_address(&barrier), warps);
-}
-
-// Gives a stage back to all who fill it, by one lane.
-__device__ __forceinline__ void give_back(StageFree& free, int lane) {
+// Arrives at a barrier, by one lane, or in a cluster at the same place in each block, by a lane each.
+__device__ __forceinline__ void arrive_everywhere(unsigned long long& barrier, int lane) {
 #if KGEN_CLUSTER
-  ptx::barrier_arrive_if(lane == 0, ptx::shared_address(&free[0]));
-  ptx::barrier_arrive_at_if(lane == 0, ptx::shared_of(ptx::shared_address(&free[1]), 1 - block_in_cluster()));
+  if (lane < cluster_blocks) ptx::barrier_arrive_at(ptx::shared_of(ptx::shared_address(&barrier), lane));
 #else
-  if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&free[0]));
+  if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&barrier));
 #endif
 }
 
@@ -240,22 +231,18 @@ struct WorkStart {
   }
 };
 
-// The producer warp's wait for a stage, or for another place of one barrier. No lane may be left waiting when another
+// The producer warp's wait for a stage. No lane may be left waiting when another
 // goes on to fill the stage: by the time it looks, the stage could be full, emptied
 // and in the next phase.
 __device__ __forceinline__ void wait_for_stage(unsigned long long& free, int parity) {
   ptx::barrier_wait(ptx::shared_address(&free), parity);
   ptx::sync_warp();
 }
-__device__ __forceinline__ void wait_for_stage(StageFree& free, int parity) {
-  for (unsigned long long& barrier : free) ptx::barrier_wait(ptx::shared_address(&barrier), parity);
-  ptx::sync_warp();
-}
 
 // A block of a cluster may not end before the last arrival at one of its barriers: the
 // producer waits until all stages are free again.
 template <int Stages>
-__device__ __forceinline__ void wait_for_all(StageFree (&free)[Stages], RingPlace<Stages> place) {
+__device__ __forceinline__ void wait_for_all(unsigned long long (&free)[Stages], RingPlace<Stages> place) {
 #if KGEN_CLUSTER
   for (int i = 0; i < Stages; ++i, place.advance()) wait_for_stage(free[place.stage], place.parity ^ 1);
 #endif
