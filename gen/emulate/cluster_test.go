@@ -79,7 +79,6 @@ func TestMistakesOfClusters(t *testing.T) {
 		product  = "with no wgmma_wait by its warp and barrier between"
 		tensor   = "without having waited for that copy's phase"
 		few      = "expected too few bytes"
-		wrote    = "wrote it, with no barrier between"
 		ended    = "whose shared memory this is in, has ended"
 		later    = "in its shared memory may come later: no thread here has waited for it"
 		foreign  = "is an address of the cluster, that shared_of made for rank"
@@ -96,26 +95,26 @@ func TestMistakesOfClusters(t *testing.T) {
 		{4, "more than both halves expected", []string{"and 16 bytes"}},
 		{5, "a stage not given back to the other block", []string{product, tensor, few}},
 		{6, "a stage given back before its product was waited for", []string{product}},
-		{7, "remote stores not handed on", []string{"hands on no writes to the other block, such as the warp's store on line 53"}},
-		{8, "no fence behind remote stores", []string{"of the other block, wrote it with no fence_async_cluster afterwards"}},
-		{9, "a fence for the own block behind remote stores", []string{"of the other block, wrote it with no fence_async_cluster afterwards"}},
-		{10, "barrier_wait for stores that a product reads", []string{wrote}},
-		{11, "barrier_wait for stores", []string{wrote}},
+		{7, "fewer bytes expected than are stored", []string{few, deadlock}},
+		{8, "no bytes expected", []string{few, deadlock, tensor}},
+		{9, "no fence behind the queries", []string{"wrote it with no fence_async_shared afterwards"}},
+		{10, "a store counted by the block's own barrier", []string{"store_8_async (line 70): the barrier is in block ("}},
 		{12, "no cluster_sync at the end", []string{"the block ends, but barrier_arrive_at (line 29) of thread", ended}},
-		{13, "a thread that does not reach cluster_sync", []string{"wait at cluster_sync (line 160), to which 318 of the cluster's 320 threads have come"}},
+		{13, "a thread that does not reach cluster_sync", []string{"wait at cluster_sync (line 153), to which 318 of the cluster's 320 threads have come"}},
 		{14, "an arrival at an address that is not the cluster's", []string{"is no address of the cluster: shared_of makes those"}},
 		{15, "a block's own arrival at an address of the cluster", []string{foreign}},
 		{16, "a copy to an address of the cluster", []string{foreign}},
 		{17, "a store past shared memory", []string{"are outside of shared memory of block ("}},
 		{18, "a rank that is not in the cluster", []string{"rank 2 is not one of the cluster's 2"}},
-		{19, "a crooked store", []string{"is not a multiple of 16"}},
+		{19, "a crooked store", []string{"is not a multiple of 8"}},
 		{20, "one remote arrival too many", []string{"one arrival too many", product, tensor, few, deadlock}},
-		{21, "two threads' stores of 8 bytes in one place", []string{"race: store_8_at (line 76) writes byte"}},
+		{21, "two threads' stores in one place", []string{"race: store_8_async (line 70) writes byte"}},
 		{22, "a store over what the other block's product reads", []string{product, tensor}},
-		{23, "no wait for the other block's stores", []string{wrote, "read it, with no barrier between"}},
-		{24, "stores that nobody waits for before the end", []string{"wrong output"}}, // the cluster_sync at the end has them
-		{25, "a block that ends at once", []string{ended, later, "that was never waited for"}},
+		{23, "no wait for the other block's stores", []string{tensor, later, "read it, with no barrier between"}},
+		{24, "stores that nobody waits for", []string{"a store_8_async (line 70) that was never waited for"}},
+		{25, "a block that ends at once", []string{ended, later, "that was never waited for", deadlock}},
 		{26, "a product with what is in the other block", []string{foreign}},
+		{27, "a store at an address that is not the cluster's", []string{"is no address of the cluster: shared_of makes those"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
@@ -195,8 +194,8 @@ func TestMistakesOfSharedCopies(t *testing.T) {
 		few      = "expected too few bytes"
 		early    = "without having waited for that copy's phase"
 		reads    = "that a bulk copy of thread 64 reads, with no wait for that copy's phase of its barrier, and barrier between"
-		read     = "read it, with no barrier between"
 		wrote    = "wrote it, with no barrier between"
+		read     = "read it, with no barrier between"
 		local    = "is no address of the cluster: shared_of makes those"
 		crooked  = "is not a multiple of 16"
 		outside  = "are outside of shared memory"

@@ -1,9 +1,8 @@
 // A kernel in clusters of two blocks, and many mistakes: `which` chooses, 0 being none.
 //
-// Each block has queries of its own, which the other block's threads put in its shared memory,
-// and multiplies them with the cluster's tiles of keys, of which each block copies one half to
-// both, in two stages. Each block adds up one half of the columns of both blocks' products:
-// the other half it sends to the other block.
+// Each block multiplies queries of its own with the cluster's tiles of keys, of which each block
+// copies one half to both, in two stages. Each block adds up one half of the columns of both
+// blocks' products: the other half it sends to the other block.
 struct Params {
   const unsigned char* q;      // [clusters][2][64][64]
   const unsigned char* k_map;  // [tiles][64][64], in boxes of 32 rows
@@ -44,39 +43,34 @@ __device__ __forceinline__ void produce(const Params& p, Shared& shared, int whi
   }
 }
 
-// The other block's queries.
-__device__ __forceinline__ void send_queries(const Params& p, Shared& shared, int which, int thread) {
-  const unsigned char* q = p.q + (ptx::block_x() ^ 1) * tile;
+__device__ __forceinline__ void take_queries(const Params& p, Shared& shared, int which, int thread) {
+  const unsigned char* q = p.q + ptx::block_x() * tile;
   for (int i = thread; i < 64 * 8; i += consumer_threads) {
     const int r = i / 8, chunk = i % 8;
-    const uint32_t to = there(shared.q) + r * row + (chunk ^ (r & 7)) * 16;
-    ptx::store_16_at(which == 17 ? to + (1 << 20) : which == 19 ? to + 8 : to, ptx::load_16(q + i * 16));
+    ptx::store_16(shared.q + r * row + (chunk ^ (r & 7)) * 16, ptx::load_16(q + i * 16));
   }
-  if (which == 9) ptx::fence_async_shared();
-  else if (which != 8) ptx::fence_async_cluster();
-  if (which == 14) ptx::barrier_arrive_at(ptx::shared_address(&shared.q_full));
-  if (which == 15) ptx::barrier_arrive(there(&shared.q_full));
-  if (which == 7) ptx::barrier_arrive_at(there(&shared.q_full));
-  else ptx::barrier_arrive_with_writes(there(&shared.q_full));
+  if (which != 9) ptx::fence_async_shared();
+  ptx::sync_warp();
+  ptx::barrier_arrive_if(thread % 32 == 0, ptx::shared_address(&shared.q_full));
+  ptx::barrier_wait(ptx::shared_address(&shared.q_full), 0);
 }
 
 // What of a thread's 32 values are those of columns half * 32 and on: the first two groups of
 // four as they are, the others by rows and columns.
 __device__ __forceinline__ void send_products(const float (&d)[32], Shared& shared, int which, int half, int thread) {
   const int lane = thread % 32, first_row = thread / 32 * 16 + lane / 4;
-  for (int n = 0; n < 2; ++n) {
-    const float* x = d + (half * 4 + n) * 4;
-    const uint4 bits = make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3]));
-    ptx::store_16_at(there(which == 22 ? shared.k[0] : shared.whole) + (n * consumer_threads + thread) * 16, bits);
-  }
-  for (int n = 0; n < 2; ++n) {
+  const uint32_t full = there(&shared.products_full);
+  if (which == 8) ptx::barrier_arrive_at(full);
+  else if (which != 24) ptx::barrier_arrive_expecting_at(full, which == 7 ? 56 : 64);
+  for (int n = 0; n < 4; ++n) {
     for (int e = 0; e < 2; ++e) {
-      const float* x = d + (half * 4 + 2 + n) * 4 + e * 2;
-      const int place = (first_row + e * 8) * 64 + n * 32 + (which == 21 ? lane % 4 / 2 : lane % 4) * 8;
-      ptx::store_8_at(there(shared.pairs) + place, make_int2(__float_as_int(x[0]), __float_as_int(x[1])));
+      const float* x = d + (half * 4 + n) * 4 + e * 2;
+      const int place = (first_row + e * 8) * 64 + n % 2 * 32 + (which == 21 ? lane % 4 / 2 : lane % 4) * 8;
+      const uint32_t to = n < 2 ? there(which == 22 ? shared.k[0] : shared.whole) + (n * consumer_threads + thread) * 16 + e * 8 : there(shared.pairs) + place;
+      ptx::store_8_async(which == 17 ? to + (1 << 20) : which == 19 ? to + 4 : which == 27 ? ptx::shared_address(shared.pairs) : to,
+                         make_int2(__float_as_int(x[0]), __float_as_int(x[1])), which == 10 ? ptx::shared_of(ptx::shared_address(&shared.products_full), ptx::cluster_rank()) : full);
     }
   }
-  if (which != 24) ptx::barrier_arrive_with_writes(there(&shared.products_full));
 }
 
 __device__ __forceinline__ void add_products(float (&d)[32], const Shared& shared, int half, int thread) {
@@ -97,9 +91,9 @@ __device__ __forceinline__ void add_products(float (&d)[32], const Shared& share
 
 __device__ __forceinline__ void consume(const Params& p, Shared& shared, int which, int thread) {
   const int lane = thread % 32, warp = thread / 32, rank = ptx::cluster_rank();
-  send_queries(p, shared, which, thread);
-  if (which == 10) ptx::barrier_wait(ptx::shared_address(&shared.q_full), 0);
-  else ptx::barrier_wait_cluster(ptx::shared_address(&shared.q_full), 0);
+  take_queries(p, shared, which, thread);
+  if (which == 14) ptx::barrier_arrive_at(ptx::shared_address(&shared.spare));
+  if (which == 15) ptx::barrier_arrive(there(&shared.spare));
   float d[32];
   const uint32_t q = ptx::shared_address(shared.q);
   for (int t = 0; t < p.tiles; ++t) {
@@ -121,8 +115,7 @@ __device__ __forceinline__ void consume(const Params& p, Shared& shared, int whi
     }
   }
   send_products(d, shared, which, rank ^ 1, thread);
-  if (which == 11) ptx::barrier_wait(ptx::shared_address(&shared.products_full), 0);
-  else if (which != 23 && which != 24) ptx::barrier_wait_cluster(ptx::shared_address(&shared.products_full), 0);
+  if (which != 23 && which != 24) ptx::barrier_wait(ptx::shared_address(&shared.products_full), 0);
   if (which != 24) add_products(d, shared, rank, thread);
   if (which == 12 && lane == 0) arrive_at_both(&shared.empty[(p.tiles - 1) % 2]);
   for (int n = rank * 4; n < rank * 4 + 4; ++n) {
@@ -135,7 +128,7 @@ __device__ __forceinline__ void init_barriers(Shared& shared, int which) {
     ptx::barrier_init(ptx::shared_address(&shared.full[s]), 1);
     ptx::barrier_init(ptx::shared_address(&shared.empty[s]), which == 5 ? consumer_warps : 2 * consumer_warps);
   }
-  ptx::barrier_init(ptx::shared_address(&shared.q_full), consumer_threads);
+  ptx::barrier_init(ptx::shared_address(&shared.q_full), consumer_warps);
   ptx::barrier_init(ptx::shared_address(&shared.products_full), consumer_threads);
   ptx::barrier_init(ptx::shared_address(&shared.spare), 1);
   ptx::barrier_init_fence();
@@ -181,9 +174,9 @@ alone(const __grid_constant__ AloneParams p) {
   }
   ptx::cluster_sync();
   if (p.which == 1) ptx::tensor_copy_to_both(ptx::shared_address(shared), p.out, barrier, ptx::evict_first(), 0, 0, 0, 0, 0);
-  ptx::store_16_at(own + thread * 16, make_uint4(__float_as_uint(thread + ptx::cluster_rank()), 0, 0, 0));
-  ptx::barrier_arrive_with_writes(ptx::shared_of(barrier, 0));
-  ptx::barrier_wait_cluster(barrier, 0);
+  ptx::barrier_arrive_expecting_at(ptx::shared_of(barrier, 0), 8);
+  ptx::store_8_async(own + thread * 16, make_int2(__float_as_int(thread + ptx::cluster_rank()), 0), ptx::shared_of(barrier, 0));
+  ptx::barrier_wait(barrier, 0);
   p.out[thread] = ptx::as_floats(ptx::load_16(shared + (thread ^ 37) * 16)).x;
 }
 
@@ -204,7 +197,7 @@ places(const __grid_constant__ PlacesParams p) {
   ptx::cluster_sync();
   if (thread < barriers) {
     ptx::barrier_arrive_at(there(shared + thread * 8));
-    ptx::barrier_wait_cluster(ptx::shared_address(shared + thread * 8), 0);
+    ptx::barrier_wait(ptx::shared_address(shared + thread * 8), 0);
   }
   int* out = p.out + (ptx::block_x() * 512 + thread) * 3;
   out[0] = ptx::cluster_rank(), out[1] = ptx::warp_index(), out[2] = ptx::lane_index();
