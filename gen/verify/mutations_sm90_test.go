@@ -410,6 +410,7 @@ var mutationsClusters = []mutation{
 	{"stages that one block gives back", spec.Extend, spec.Segment, "if (lane < cluster_blocks) ptx::barrier_arrive_at", "if (lane == block_in_cluster()) ptx::barrier_arrive_at", false},
 	{"work found for both before one block has read it", spec.Extend, spec.Segment, "readers = cluster_blocks * (Readers + 1) - 1;", "readers = Readers;", false},
 	{"work handed over without what it is", spec.Extend, spec.Segment, "ptx::barrier_arrive_expecting_at(full_there, sizeof(Work));", "ptx::barrier_arrive_expecting_at(full_there, 0);", false},
+	{"work handed over in one place for all", spec.Extend, spec.Segment, "ptx::store_8_async(ptx::shared_of(ptx::shared_address(&work[place]), 1),", "ptx::store_8_async(ptx::shared_of(ptx::shared_address(&work[0]), 1),", false},
 	{"a block that starts alone", spec.Extend, spec.Segment, "  ptx::cluster_start();\n", "", false},
 	{"threads that start alone", spec.Extend, spec.Segment, "  ptx::sync_threads();\n  ptx::cluster_start();\n", "  ptx::cluster_start();\n", false},
 	{"a block that ends before its stages are free", spec.Extend, spec.Segment, "for (int i = 0; i < Stages; ++i, place.advance()) wait_for_stage(free[place.stage], place.parity ^ 1);", remove, false},

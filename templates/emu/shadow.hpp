@@ -112,8 +112,11 @@ class Shadow {
     }
     if (Conflict c = collision_with_readers(cell, now); c.text) return c;
     if (before.half != half) others_[cell] = before;
+    Cell& x = cells_[cell];
+    const uint64_t readers = x.readers;  // of the other half, too: a write of that half must follow them
+    const int32_t copy_read = x.copy_read;
     wrote(cell, barrier_clock + barrier, phase, now.thread);
-    cells_[cell].last.half = half;
+    x.last.half = half, x.readers = readers, x.copy_read = copy_read;
     return {};
   }
   Conflict copy_read(uint32_t cell, const Moment& now, int barrier, uint32_t phase) {
