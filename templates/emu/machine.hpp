@@ -99,7 +99,6 @@ struct Lane {
   uint32_t committed = 0;    // groups
   struct {                   // where it waits, for an mbarrier
     int barrier, parity, line;
-    const char* function;
   } wait{};
 };
 

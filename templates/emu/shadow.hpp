@@ -112,11 +112,7 @@ class Shadow {
     }
     if (Conflict c = collision_with_readers(cell, now); c.text) return c;
     if (before.half != half) others_[cell] = before;
-    Cell& x = cells_[cell];
-    const uint64_t readers = x.readers;  // of the other half, too: a write of that half must follow them
-    const int32_t copy_read = x.copy_read;
-    wrote(cell, barrier_clock + barrier, phase, now.thread);
-    x.last.half = half, x.readers = readers, x.copy_read = copy_read;
+    wrote(cell, barrier_clock + barrier, phase, now.thread, half);
     return {};
   }
   Conflict copy_read(uint32_t cell, const Moment& now, int barrier, uint32_t phase) {
@@ -161,7 +157,7 @@ class Shadow {
     Write last;
     int16_t copier = -1;  // thread
     uint16_t copies = 0;
-    uint64_t readers = 0;  // since the last write: warps, then products of warps
+    uint64_t readers = 0;  // since the last write of all of it: warps, then products of warps
     int32_t copy_read = -1;  // the same, of bulk copies: in copy_reads_; -1: none
   };
   struct Read {
@@ -212,13 +208,14 @@ class Shadow {
     if (x.writer < 0 || x.clock >= max_warps || fences_[static_cast<size_t>(x.writer)] != x.fences) return {};
     return {no_fence, x.writer};
   }
-  void wrote(uint32_t cell, int clock, uint32_t time, int thread) {
+  void wrote(uint32_t cell, int clock, uint32_t time, int thread, uint8_t half = 0) {
     Cell& x = cells_[cell];
     x.last.writer = static_cast<int16_t>(thread);
     x.last.fences = fences_[static_cast<size_t>(thread)];
     x.last.time = time;
     x.last.clock = static_cast<uint8_t>(clock);
-    x.last.half = 0;
+    x.last.half = half;
+    if (half) return;  // a write of the other half must follow the readers still
     x.readers = 0;
     x.copy_read = -1;
   }

@@ -102,8 +102,8 @@ inline bool describe_wait(int warp, char* text, size_t room, int& thread) {
     thread = warp * warp_size + __builtin_ctz(w.waiting_lanes);
     const auto& wait = machine.lanes[static_cast<size_t>(thread)].wait;
     const Barrier& b = machine.barriers[wait.barrier];
-    snprintf(text, room, "wait at %s (line %d) for parity %d of the barrier at byte %u (initialised on line %d), whose phase %u lacks %d of %d arrivals and %ld bytes",
-             wait.function, wait.line, wait.parity, b.offset, b.line, b.phase, b.pending, b.count, b.bytes);
+    snprintf(text, room, "wait at barrier_wait (line %d) for parity %d of the barrier at byte %u (initialised on line %d), whose phase %u lacks %d of %d arrivals and %ld bytes",
+             wait.line, wait.parity, b.offset, b.line, b.phase, b.pending, b.count, b.bytes);
   } else if (w.arrived) {
     snprintf(text, room, "wait with %d lanes at %s (line %d)", w.arrived, name(w.op), w.line);
   } else if (w.at_cluster_barrier) {
@@ -248,14 +248,13 @@ void kgen_barrier_arrive_expecting(uint32_t address, int bytes, int line) {
 }
 void kgen_barrier_wait(uint32_t address, int parity, int line) {
   using namespace kgen_emulator;
-  const char* const function = "barrier_wait";
-  if (parity != 0 && parity != 1) machine.fail("%s (line %d): a parity of %d is not 0 or 1", function, line, parity);
+  if (parity != 0 && parity != 1) machine.fail("barrier_wait (line %d): a parity of %d is not 0 or 1", line, parity);
   machine.may_switch();
-  const int i = barrier_at(address, function, line);
+  const int i = barrier_at(address, "barrier_wait", line);
   Barrier& b = machine.barriers[i];
   while ((b.phase & 1) == static_cast<uint32_t>(parity)) {
     const int thread = kgen_here.thread;
-    machine.lane().wait = {i, parity, line, function};
+    machine.lane().wait = {i, parity, line};
     machine.busy = 1;
     b.waiting.push_back(thread);
     machine.busy = 0;
