@@ -329,7 +329,7 @@ func attending(s spec.Spec) spec.Spec {
 
 // kernels are a spec's; the launcher may do more than what is timed.
 func (m *measurement) kernels(ctx context.Context, s spec.Spec) (bench.Kernels, verify.Launcher, error) {
-	k, err := m.provide(ctx, s)
+	k, err := m.provide(ctx, s, s.Kinds)
 	if err != nil {
 		return bench.Kernels{}, nil, err
 	}

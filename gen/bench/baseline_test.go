@@ -41,7 +41,7 @@ func (cpuKernels) Blocks(abi.Kind) int { return 16 }
 
 func onCPU(t *testing.T, dev *cpu.Device, s spec.Spec) Kernels {
 	t.Helper()
-	k, err := verify.CPU(dev)(t.Context(), s)
+	k, err := verify.CPU(dev)(t.Context(), s, s.Kinds)
 	if err != nil {
 		t.Fatal(err)
 	}

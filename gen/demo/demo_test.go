@@ -145,8 +145,8 @@ func (k silent) Tile(kind abi.Kind) (rows, keys int) { return k.Launcher.(*cpu.K
 func TestWrongKernelsAreFound(t *testing.T) {
 	dev := cpu.Open(cpu.Options{})
 	defer dev.Close()
-	wrong := func(ctx context.Context, s spec.Spec) (verify.Kernels, error) {
-		k, err := verify.CPU(dev)(ctx, spec.WithEncoding(s, spec.Baked))
+	wrong := func(ctx context.Context, s spec.Spec, kinds []spec.Kind) (verify.Kernels, error) {
+		k, err := verify.CPU(dev)(ctx, spec.WithEncoding(s, spec.Baked), kinds)
 		k.Launcher = silent{k.Launcher}
 		return k, err
 	}

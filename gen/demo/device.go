@@ -47,7 +47,7 @@ func newDevice(ctx context.Context, dev cuda.Device, s spec.Spec, provide verify
 		}
 	}()
 	for _, e := range []spec.Encoding{spec.Segment, spec.Baked} {
-		provided, err := provide(ctx, plan.WithEncoding(s, e))
+		provided, err := provide(ctx, plan.WithEncoding(s, e), s.Kinds)
 		if err != nil {
 			return nil, err
 		}

@@ -153,13 +153,24 @@ func (b build) kernel(ctx context.Context, name string, source []byte) (string, 
 		return "", errors.New(`no entry point: the source has no extern "C" __global__ void function`)
 	}
 	var unit bytes.Buffer
-	fmt.Fprintf(&unit, "#line 1 %q\n%s\n", name+".cu", source)
+	fmt.Fprintf(&unit, "#line 1 %q\n%s\n", name+".cu", withoutHead(source))
 	for _, entry := range entries {
 		fmt.Fprintf(&unit, "KGEN_EMULATOR_ENTRY(%s, (%s), %s%s)\n", entry[4], entry[2], entry[1], entry[3])
 	}
 	key := sha256.Sum256(unit.Bytes())
 	suffix := "-" + hex.EncodeToString(key[:])[:32] + ".so"
 	return b.compile(ctx, "kernel", append([]string{b.level}, kernelFlags...), unit.Bytes(), suffix, append(b.checks(), "-x", "c++", "-", "-lm", "-lgcc", "-lc")...)
+}
+
+// withoutHead empties the comments that a source begins with, which say what it was generated from: sources that differ in these
+// alone are compiled once.
+func withoutHead(source []byte) []byte {
+	body := source
+	for bytes.HasPrefix(body, []byte("//")) {
+		_, body, _ = bytes.Cut(body, []byte("\n"))
+	}
+	lines := bytes.Count(source[:len(source)-len(body)], []byte("\n"))
+	return slices.Concat(bytes.Repeat([]byte("\n"), lines), body)
 }
 
 // knownChecks asks the compiler which of the checks it knows.

@@ -16,22 +16,13 @@ import (
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
 	"github.com/kgen-project/kgen/templates"
+	"github.com/kgen-project/kgen/tests/testutil"
 )
 
 // cacheDir is shared by the package's tests, so that each source is compiled once.
 var cacheDir string
 
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "emulate")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	cacheDir = dir
-	code := m.Run()
-	os.RemoveAll(dir)
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { testutil.Main(m, &cacheDir) }
 
 func open(t testing.TB, o emulate.Options) *emulate.Device {
 	t.Helper()
@@ -248,6 +239,28 @@ func TestBrokenCacheIsRebuilt(t *testing.T) {
 	if _, err := open(t, emulate.Options{CacheDir: cache}).Load(source); err != nil {
 		t.Error(err)
 	}
+}
+
+// Kernels that differ in what their first lines say they are from are compiled once, and keep their lines.
+func TestHeadsAreNotCompiled(t *testing.T) {
+	d := open(t, emulate.Options{})
+	load := func(head, body string) error {
+		_, err := d.Load(cuda.Image{Name: "headed", Source: []byte(head + `extern "C" __global__ void headed(const int x) {` + body + "}")})
+		return err
+	}
+	compiled := func(head string) int {
+		t.Helper()
+		expect(t, head, load(head, ""), "")
+		files, err := filepath.Glob(filepath.Join(cacheDir, "*", "*", "kernel*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(files)
+	}
+	if a, b := compiled("// From a.\n// By hand.\n"), compiled("// From b.\n// By hand.\n"); a != b {
+		t.Errorf("%d kernels are compiled, and %d with another head", a, b)
+	}
+	expect(t, "wrong", load("// From c.\n// By hand.\n", "wrong;"), "headed.cu:3:")
 }
 
 func TestCancelEndsTheProcess(t *testing.T) {

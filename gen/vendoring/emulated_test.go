@@ -19,7 +19,13 @@ import (
 	"github.com/kgen-project/kgen/gen/vendoring"
 	"github.com/kgen-project/kgen/runtime/abi"
 	"github.com/kgen-project/kgen/runtime/cuda"
+	"github.com/kgen-project/kgen/tests/testutil"
 )
+
+// cacheDir holds what the emulator compiles.
+var cacheDir string
+
+func TestMain(m *testing.M) { testutil.Main(m, &cacheDir) }
 
 // TestOnEmulator runs the examples as a stranger would, on a libcuda that hands the
 // work to the emulator: the loaders, the launches and the numbers are the real ones.
@@ -28,7 +34,7 @@ func TestOnEmulator(t *testing.T) {
 	if err != nil {
 		t.Skip("no C compiler")
 	}
-	cache, libraries := t.TempDir(), t.TempDir()
+	libraries := t.TempDir()
 	command(t, ".", nil, cc, "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
 		"-o", filepath.Join(libraries, "libcuda.so.1"), "testdata/libcuda.c")
 	tests := []struct {
@@ -49,7 +55,7 @@ func TestOnEmulator(t *testing.T) {
 	for _, test := range tests {
 		for _, lang := range test.langs {
 			t.Run(fmt.Sprintf("%s/%s/%d.%d%s", lang, test.name, test.major, test.minor, test.gpu), func(t *testing.T) {
-				dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cache, Unoptimized: true, Seed: 1, Major: test.major, Minor: test.minor})
+				dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cacheDir, Unoptimized: true, Seed: 1, Major: test.major, Minor: test.minor})
 				if err != nil {
 					t.Skip(err)
 				}

@@ -10,7 +10,7 @@ import (
 
 // CPU provides the kernels of the CPU backend, of any spec.
 func CPU(dev *cpu.Device) Provider {
-	return func(_ context.Context, s spec.Spec) (Kernels, error) {
+	return func(_ context.Context, s spec.Spec, _ []spec.Kind) (Kernels, error) {
 		set, err := cpu.NewKernels(dev, CPUConfig(s))
 		if err != nil {
 			return Kernels{}, err

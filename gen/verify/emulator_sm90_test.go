@@ -17,7 +17,7 @@ import (
 // likeRaw provides kernels with the tiles of raw keys', of which decode shares out an item's
 // keys as it does raw keys: for the same bits. By themselves they have other tiles.
 func likeRaw(t *testing.T, provide Provider) Provider {
-	return func(ctx context.Context, s spec.Spec) (Kernels, error) {
+	return func(ctx context.Context, s spec.Spec, kinds []spec.Kind) (Kernels, error) {
 		raw := spec.WithEncoding(s, spec.Raw)
 		s.Tiles = map[spec.Kind]spec.Tile{}
 		for _, kind := range spec.TiledKinds {
@@ -32,7 +32,7 @@ func likeRaw(t *testing.T, provide Provider) Provider {
 			}
 			s.Tiles[kind] = tile
 		}
-		return provide(ctx, s)
+		return provide(ctx, s, kinds)
 	}
 }
 

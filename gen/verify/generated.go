@@ -3,6 +3,7 @@ package verify
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/kgen-project/kgen/gen/emit"
 	"github.com/kgen-project/kgen/gen/plan"
@@ -19,12 +20,12 @@ func Generated(dev cuda.Device, o kernel.Options) Provider { return Emitted(dev,
 
 // Emitted provides the kernels that emit makes of a spec.
 func Emitted(dev cuda.Device, emit func(spec.Spec) (emit.Output, error), o kernel.Options) Provider {
-	return func(ctx context.Context, s spec.Spec) (Kernels, error) {
+	return func(ctx context.Context, s spec.Spec, kinds []spec.Kind) (Kernels, error) {
 		out, err := emit(s)
 		if err != nil {
 			return Kernels{}, err
 		}
-		return open(ctx, dev, s, out.Bundle(s), o)
+		return open(ctx, dev, s, out.Bundle(s), kinds, o)
 	}
 }
 
@@ -36,7 +37,9 @@ func generate(s spec.Spec) (emit.Output, error) {
 	return emit.Emit(s, plans, templates.FS)
 }
 
-func open(ctx context.Context, dev cuda.Device, s spec.Spec, b kernel.Bundle, o kernel.Options) (Kernels, error) {
+// open loads a bundle's kernels of these kinds: others would only be compiled.
+func open(ctx context.Context, dev cuda.Device, s spec.Spec, b kernel.Bundle, kinds []spec.Kind, o kernel.Options) (Kernels, error) {
+	b.Kernels = slices.DeleteFunc(slices.Clone(b.Kernels), func(a kernel.Artifact) bool { return !slices.Contains(kinds, spec.Kind(a.Kind)) })
 	set, err := kernel.Open(ctx, dev, b, o)
 	if err != nil {
 		return Kernels{}, err

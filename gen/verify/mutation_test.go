@@ -319,7 +319,7 @@ func (c *trialCases) failures(t *testing.T, n int, kernels Kernels) []Failure {
 // mustBeFound runs case after case until one fails.
 func (m mutation) mustBeFound(t *testing.T, cases *trialCases) {
 	b := cases.bench
-	wrong, err := mutated(b.dev, m)(t.Context(), plan.WithEncoding(b.spec, m.encoding))
+	wrong, err := mutated(b.dev, m)(t.Context(), plan.WithEncoding(b.spec, m.encoding), b.spec.Kinds)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +341,7 @@ func (m mutation) mustBeFound(t *testing.T, cases *trialCases) {
 
 // mutated is Generated, with a mistake in the kernel of one kind and encoding.
 func mutated(dev cuda.Device, m mutation) Provider {
-	return func(ctx context.Context, s spec.Spec) (Kernels, error) {
+	return func(ctx context.Context, s spec.Spec, kinds []spec.Kind) (Kernels, error) {
 		out, err := generate(s)
 		if err != nil {
 			return Kernels{}, err
@@ -356,6 +356,6 @@ func mutated(dev cuda.Device, m mutation) Provider {
 			}
 			b.Kernels[i].Source = bytes.Replace(a.Source, []byte(m.old), []byte(m.new), 1)
 		}
-		return open(ctx, dev, s, b, kernel.Options{})
+		return open(ctx, dev, s, b, kinds, kernel.Options{})
 	}
 }

@@ -63,9 +63,9 @@ type Kernels struct {
 	KeysAhead map[spec.Kind]bool // kinds, by a KeyMapper, that read raw keys rotated ahead of them
 }
 
-// Provider builds and loads the kernels of a spec, at least those of s.Kinds. A
-// Launcher that is an io.Closer is closed when they are done with.
-type Provider func(ctx context.Context, s spec.Spec) (Kernels, error)
+// Provider builds a spec's kernels and loads those of the kinds, as far as the spec has them; it may
+// load others too. A Launcher that is an io.Closer is closed when they are done with.
+type Provider func(ctx context.Context, s spec.Spec, kinds []spec.Kind) (Kernels, error)
 
 // Options say what is verified. The zero value of a field is its default.
 type Options struct {
@@ -173,7 +173,7 @@ func newBench(ctx context.Context, dev cuda.Device, s spec.Spec, provide Provide
 		if e != spec.Raw && raw && !slices.Contains(s.Kinds, spec.Append) {
 			sibling.Kinds = append([]spec.Kind{spec.Append}, s.Kinds...) // see rawBits
 		}
-		k, err := provide(ctx, sibling)
+		k, err := provide(ctx, sibling, launched(o.Kinds))
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("encoding %s: %w", e, err), b.close())
 		}
@@ -184,6 +184,23 @@ func newBench(ctx context.Context, dev cuda.Device, s spec.Spec, provide Provide
 		return nil, errors.Join(err, b.close())
 	}
 	return b, nil
+}
+
+// launched are the kinds that cases of the chosen ones launch: these, what makes their inputs, and what merges
+// their results.
+func launched(chosen []spec.Kind) []spec.Kind {
+	kinds := append(slices.Clone(chosen), spec.Append, spec.Merge)
+	for _, kind := range chosen {
+		switch kind {
+		case spec.Prefill, spec.Extend:
+			kinds = append(kinds, spec.Materialise) // of keys that are rotated ahead
+		case spec.SharedDecode:
+			kinds = append(kinds, spec.Decode) // beside it
+		case spec.Schedule:
+			kinds = append(kinds, spec.Decode, spec.SharedDecode) // which it makes the lists of
+		}
+	}
+	return kinds
 }
 
 func (b *bench) close() error {

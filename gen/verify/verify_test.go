@@ -53,7 +53,7 @@ func run(t *testing.T, s spec.Spec, f fault, o verify.Options) verify.Report {
 
 // provider gives the Go kernels with a fault.
 func provider(dev *hostDevice, f fault) verify.Provider {
-	return func(_ context.Context, s spec.Spec) (verify.Kernels, error) {
+	return func(_ context.Context, s spec.Spec, _ []spec.Kind) (verify.Kernels, error) {
 		g := goKernels{dev: dev, spec: s, format: numeric.BF16, keys: 16, fault: f, calls: new(atomic.Int64)}
 		if s.Model.DType == spec.FP16 {
 			g.format = numeric.FP16
@@ -189,11 +189,11 @@ func TestFaultsAreFound(t *testing.T) {
 func TestCoarseKernelFailsAgainstBaked(t *testing.T) {
 	t.Parallel()
 	dev := &hostDevice{}
-	mixed := func(ctx context.Context, s spec.Spec) (verify.Kernels, error) {
+	mixed := func(ctx context.Context, s spec.Spec, kinds []spec.Kind) (verify.Kernels, error) {
 		if s.Cache.Encoding == spec.Baked {
-			return provider(dev, "")(ctx, s)
+			return provider(dev, "")(ctx, s, kinds)
 		}
-		return provider(dev, "coarse weights")(ctx, s)
+		return provider(dev, "coarse weights")(ctx, s, kinds)
 	}
 	r, err := verify.Run(t.Context(), dev, small(nil), mixed, verify.Options{Kinds: []spec.Kind{spec.Extend}, Cases: 12, Work: 1e5})
 	if err != nil {
@@ -269,7 +269,7 @@ func TestRunRefuses(t *testing.T) {
 		{"encoding", t.Context(), provider(dev, ""), verify.Options{Encodings: []spec.Encoding{"row"}}, `no encoding "row"`},
 		{"case", t.Context(), provider(dev, ""), verify.Options{Cases: 3, Case: 4}, "case 4 of 3"},
 		{"cancelled", cancelled, provider(dev, ""), verify.Options{Cases: 3}, context.Canceled.Error()},
-		{"build", t.Context(), func(context.Context, spec.Spec) (verify.Kernels, error) {
+		{"build", t.Context(), func(context.Context, spec.Spec, []spec.Kind) (verify.Kernels, error) {
 			return verify.Kernels{}, errors.New("no compiler")
 		}, verify.Options{}, "verify small: encoding baked: no compiler"},
 	} {

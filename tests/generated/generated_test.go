@@ -124,7 +124,7 @@ func TestRequest(t *testing.T) {
 	if _, err := exec.LookPath("c++"); err != nil {
 		t.Skip("the emulator needs a C++ compiler")
 	}
-	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cacheDir, Seed: 1, Major: 8})
+	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cacheDir, Unoptimized: true, Seed: 1, Major: 8})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -113,7 +113,7 @@ func TestKernelsWaitForTheOneAhead(t *testing.T) {
 // split and merged; the second has none but those that append writes ahead of each kernel.
 func serveRequest(t *testing.T, major int, bundle kernel.Bundle, m serve.Model, question int) (err error) {
 	ctx := t.Context()
-	dev, err := emulate.Open(ctx, emulate.Options{CacheDir: cacheDir, Seed: 1, Major: major})
+	dev, err := emulate.Open(ctx, emulate.Options{CacheDir: cacheDir, Unoptimized: true, Seed: 1, Major: major})
 	if err != nil {
 		return err
 	}
