@@ -62,7 +62,7 @@ func TestMutationsSM90AreFound(t *testing.T) {
 		if p, err := plan.Choose(emulated(t, alignedPairs), spec.Extend, "sm_90a"); err != nil || !p.AlignsQueries || p.Queries != 1 {
 			t.Fatalf("aligns queries: %v, of which there is room for %d tiles, %v", p.AlignsQueries, p.Queries, err)
 		}
-		mustBeFound(t, 6, mutationsAlignedPairs, alignedPairs)
+		mustBeFound(t, 7, mutationsAlignedPairs, alignedPairs)
 	})
 	t.Run("aligned and scaled", func(t *testing.T) {
 		t.Parallel()
@@ -94,7 +94,7 @@ func TestMutationsSM90AreFound(t *testing.T) {
 	})
 	t.Run("clusters", func(t *testing.T) {
 		t.Parallel()
-		mustBeFound(t, 3, mutationsClusters, clusters)
+		mustBeFound(t, 6, mutationsClusters, clusters)
 	})
 	t.Run("exchanged keys", func(t *testing.T) {
 		t.Parallel()
