@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"github.com/kgen-project/kgen/gen/emit"
@@ -21,7 +20,7 @@ import (
 
 func emulator(t *testing.T) cuda.Device {
 	t.Helper()
-	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: filepath.Join(testutil.CacheDir(), "emulator"), Seed: 3})
+	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: testutil.Emulator(), Seed: 3})
 	if errors.Is(err, exec.ErrNotFound) {
 		t.Skip(err)
 	}

@@ -153,7 +153,8 @@ func (b build) kernel(ctx context.Context, name string, source []byte) (string, 
 		return "", errors.New(`no entry point: the source has no extern "C" __global__ void function`)
 	}
 	var unit bytes.Buffer
-	fmt.Fprintf(&unit, "#line 1 %q\n%s\n", name+".cu", withoutHead(source))
+	body, line := withoutHead(source)
+	fmt.Fprintf(&unit, "#line %d %q\n%s\n", line, name+".cu", body)
 	for _, entry := range entries {
 		fmt.Fprintf(&unit, "KGEN_EMULATOR_ENTRY(%s, (%s), %s%s)\n", entry[4], entry[2], entry[1], entry[3])
 	}
@@ -162,15 +163,13 @@ func (b build) kernel(ctx context.Context, name string, source []byte) (string, 
 	return b.compile(ctx, "kernel", append([]string{b.level}, kernelFlags...), unit.Bytes(), suffix, append(b.checks(), "-x", "c++", "-", "-lm", "-lgcc", "-lc")...)
 }
 
-// withoutHead empties the comments that a source begins with, which say what it was generated from: sources that differ in these
-// alone are compiled once.
-func withoutHead(source []byte) []byte {
-	body := source
-	for bytes.HasPrefix(body, []byte("//")) {
-		_, body, _ = bytes.Cut(body, []byte("\n"))
+// withoutHead leaves out the comments that a source begins with, which say what it was generated from: sources that differ in these
+// alone are compiled once. It returns the line that the rest begins on.
+func withoutHead(source []byte) (body []byte, line int) {
+	for line = 1; bytes.HasPrefix(source, []byte("//")); line++ {
+		_, source, _ = bytes.Cut(source, []byte("\n"))
 	}
-	lines := bytes.Count(source[:len(source)-len(body)], []byte("\n"))
-	return slices.Concat(bytes.Repeat([]byte("\n"), lines), body)
+	return source, line
 }
 
 // knownChecks asks the compiler which of the checks it knows.

@@ -74,7 +74,7 @@ func openEmulator(t testing.TB, o emulate.Options) *emulate.Device {
 // verified runs the cases on the kernels that are generated of a spec, and reports those that fail.
 func verified(t *testing.T, dev *emulate.Device, s spec.Spec, o Options) Report {
 	t.Helper()
-	if len(o.Kinds) > 0 { // without materialise, which would rotate raw keys ahead of the kernels
+	if len(o.Kinds) > 0 { // the cases are drawn for a spec of these; and without materialise, raw keys are rotated in the kernels
 		s.Kinds = slices.DeleteFunc(slices.Clone(s.Kinds), func(k spec.Kind) bool {
 			return !slices.Contains(o.Kinds, k) && k != spec.Append && k != spec.Merge
 		})

@@ -23,6 +23,11 @@ import (
 	"github.com/kgen-project/kgen/tests/testutil"
 )
 
+// emulatorDir holds what the emulator compiles; the scripts share it.
+var emulatorDir string
+
+func TestMain(m *testing.M) { testutil.Main(m, &emulatorDir) }
+
 // buildKgen builds kgen from this tree and returns its path.
 func buildKgen(t *testing.T) string {
 	watch(t, "../../cmd", "../../gen", "../../runtime", "../../templates", "../device")
@@ -54,7 +59,6 @@ func watch(t *testing.T, dirs ...string) {
 
 func TestScripts(t *testing.T) {
 	toolchain, kgen := installedToolchain(), buildKgen(t)
-	emulator := t.TempDir() // what it compiles: the scripts share it
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
@@ -68,7 +72,7 @@ func TestScripts(t *testing.T) {
 			if err := os.Mkdir(e.Getenv("KGEN_CACHE_DIR"), 0o755); err != nil {
 				return err
 			}
-			if err := os.Symlink(emulator, filepath.Join(e.Getenv("KGEN_CACHE_DIR"), "emulator")); err != nil {
+			if err := os.Symlink(emulatorDir, filepath.Join(e.Getenv("KGEN_CACHE_DIR"), "emulator")); err != nil {
 				return err
 			}
 			if toolchain != "" {

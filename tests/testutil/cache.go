@@ -21,3 +21,6 @@ func CacheDir() string {
 
 // Toolchain is where those compilers are.
 func Toolchain() string { return filepath.Join(CacheDir(), "toolchain") }
+
+// Emulator is where kgen keeps what the emulator compiles.
+func Emulator() string { return filepath.Join(CacheDir(), "emulator") }

@@ -19,13 +19,12 @@ func Main(m *testing.M, dir *string) {
 	os.Exit(code)
 }
 
-// shareEmulator puts the emulator's executables that kgen has built into a cache folder of the emulator's: a compiler
-// takes as long for one as for a test of kernels. Where that fails, tests build their own.
+// shareEmulator puts the emulator's executables that kgen has built, where gen/emulate keeps them, into another such folder: a
+// compiler takes as long for one as for a test of kernels. Where that fails, tests build their own.
 func shareEmulator(dir string) {
-	built := filepath.Join(CacheDir(), "emulator")
-	hosts, _ := filepath.Glob(filepath.Join(built, "emulator-*", "*", "host")) // fails of a bad pattern alone
+	hosts, _ := filepath.Glob(filepath.Join(Emulator(), "emulator-*", "*", "host")) // fails of a bad pattern alone
 	for _, host := range hosts {
-		path, err := filepath.Rel(built, host)
+		path, err := filepath.Rel(Emulator(), host)
 		if err != nil {
 			continue
 		}
