@@ -24,6 +24,7 @@ type attendRun struct {
 	q, k, v, table, positions, sinkLogits *buffer
 	out, lse                              *buffer
 	queries                               *abi.MergeParams // that makes q; nil where none can
+	queriesMade                           bool
 
 	fixedShares   bool // blocks get no counter to take work by
 	partsPerItem  int  // see schedule.Options; for kernels that fold them
