@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/kgen-project/kgen/templates"
 )
@@ -83,6 +84,7 @@ func newBuild(ctx context.Context, o Options) (build, error) {
 		return build{}, fmt.Errorf("write the emulator's sources: %w", err)
 	}
 	b.checks = sync.OnceValue(func() []string { return b.knownChecks(ctx) })
+	b.trim(time.Now())
 	return b, nil
 }
 
@@ -204,6 +206,8 @@ func (b build) compile(ctx context.Context, stem string, flags []string, stdin [
 		return "", err
 	}
 	if sealed(path) {
+		now := time.Now()
+		_ = os.Chtimes(path, now, now) // for trim; where it can't be, the file is compiled anew some day
 		return path, nil
 	}
 	return path, place(path, func(temporary string) error {
@@ -219,6 +223,36 @@ func (b build) compile(ctx context.Context, stem string, flags []string, stdin [
 		}
 		return seal(temporary)
 	})
+}
+
+const (
+	keptUnused  = 7 * 24 * time.Hour
+	trimmedEach = 24 * time.Hour
+)
+
+// trim removes what was compiled and has not been used for so long, and the sources that nothing is left of: now and then, as
+// each change of a kernel or of the emulator leaves some behind. What can't be removed stays.
+func (b build) trim(now time.Time) {
+	marker := filepath.Join(b.dir, "trimmed")
+	if info, err := os.Stat(marker); err == nil && now.Sub(info.ModTime()) < trimmedEach {
+		return
+	}
+	if os.WriteFile(marker, nil, 0o644) != nil || os.Chtimes(marker, now, now) != nil {
+		return
+	}
+	folders, _ := filepath.Glob(filepath.Join(b.dir, "emulator-*")) // fails of a bad pattern alone
+	for _, folder := range folders {
+		left := 0
+		compiled, _ := filepath.Glob(filepath.Join(folder, "*", "*"))
+		for _, path := range compiled {
+			if info, err := os.Stat(path); err != nil || now.Sub(info.ModTime()) < keptUnused || os.Remove(path) != nil {
+				left++
+			}
+		}
+		if left == 0 && folder != b.headers {
+			_ = os.RemoveAll(folder)
+		}
+	}
 }
 
 // seal appends a file's SHA-256 to it, which loaders of executables ignore.

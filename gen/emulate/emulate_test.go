@@ -19,15 +19,10 @@ import (
 	"github.com/kgen-project/kgen/tests/testutil"
 )
 
-// cacheDir is shared by the package's tests, so that each source is compiled once.
-var cacheDir string
-
-func TestMain(m *testing.M) { testutil.Main(m, &cacheDir) }
-
 func open(t testing.TB, o emulate.Options) *emulate.Device {
 	t.Helper()
 	if o.CacheDir == "" {
-		o.CacheDir = cacheDir
+		o.CacheDir = testutil.Emulator()
 	}
 	d, err := emulate.Open(context.Background(), o)
 	if err != nil {
@@ -204,7 +199,7 @@ func TestLoadErrors(t *testing.T) {
 func TestOpenErrors(t *testing.T) {
 	_, err := emulate.Open(context.Background(), emulate.Options{})
 	expect(t, "no cache", err, "CacheDir is empty")
-	_, err = emulate.Open(context.Background(), emulate.Options{CacheDir: cacheDir, CXX: "no-such-compiler"})
+	_, err = emulate.Open(context.Background(), emulate.Options{CacheDir: testutil.Emulator(), CXX: "no-such-compiler"})
 	expect(t, "no compiler", err, "no-such-compiler")
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -248,14 +243,21 @@ func TestHeadsAreNotCompiled(t *testing.T) {
 		_, err := d.Load(cuda.Image{Name: "headed", Source: []byte(head + `extern "C" __global__ void headed(const int x) {` + body + "}")})
 		return err
 	}
+	now := fmt.Sprintf("/* of %s */", time.Now()) // compiled by no test before
 	compiled := func(head string) int {
 		t.Helper()
-		expect(t, head, load(head, ""), "")
-		files, err := filepath.Glob(filepath.Join(cacheDir, "*", "*", "kernel*"))
+		expect(t, head, load(head, now), "")
+		files, err := filepath.Glob(filepath.Join(testutil.Emulator(), "*", "*", "kernel*.so"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return len(files)
+		n := 0
+		for _, file := range files {
+			if data, err := os.ReadFile(file); err == nil && bytes.Contains(data, []byte("kgen_call_headed")) {
+				n++
+			}
+		}
+		return n
 	}
 	if a, b := compiled("// From a.\n// By hand.\n"), compiled("// From b.\n// By hand.\n"); a != b {
 		t.Errorf("%d kernels are compiled, and %d with another head", a, b)
@@ -265,7 +267,7 @@ func TestHeadsAreNotCompiled(t *testing.T) {
 
 func TestCancelEndsTheProcess(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
-	d, err := emulate.Open(ctx, emulate.Options{CacheDir: cacheDir})
+	d, err := emulate.Open(ctx, emulate.Options{CacheDir: testutil.Emulator()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,11 +21,6 @@ import (
 	"github.com/kgen-project/kgen/tests/testutil"
 )
 
-// cacheDir holds what the emulator compiles; the package's tests share it.
-var cacheDir string
-
-func TestMain(m *testing.M) { testutil.Main(m, &cacheDir) }
-
 // saboteur is the emulator, with a mistake in one kernel.
 type saboteur struct {
 	*emulate.Device
@@ -52,7 +47,7 @@ func tiny(t *testing.T, rest string) (spec.Spec, *emulate.Device) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cacheDir, Seed: 1})
+	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: testutil.Emulator(), Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +166,7 @@ func TestRunWithoutBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cacheDir, Seed: 1})
+	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: testutil.Emulator(), Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,11 +22,6 @@ import (
 	"github.com/kgen-project/kgen/tests/testutil"
 )
 
-// cacheDir holds what the emulator compiles.
-var cacheDir string
-
-func TestMain(m *testing.M) { testutil.Main(m, &cacheDir) }
-
 // TestOnEmulator runs the examples as a stranger would, on a libcuda that hands the
 // work to the emulator: the loaders, the launches and the numbers are the real ones.
 func TestOnEmulator(t *testing.T) {
@@ -55,7 +50,7 @@ func TestOnEmulator(t *testing.T) {
 	for _, test := range tests {
 		for _, lang := range test.langs {
 			t.Run(fmt.Sprintf("%s/%s/%d.%d%s", lang, test.name, test.major, test.minor, test.gpu), func(t *testing.T) {
-				dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cacheDir, Unoptimized: true, Seed: 1, Major: test.major, Minor: test.minor})
+				dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: testutil.Emulator(), Unoptimized: true, Seed: 1, Major: test.major, Minor: test.minor})
 				if err != nil {
 					t.Skip(err)
 				}

@@ -12,11 +12,6 @@ import (
 	"github.com/kgen-project/kgen/tests/testutil"
 )
 
-// cacheDir holds what the emulator compiles; the package's tests share it.
-var cacheDir string
-
-func TestMain(m *testing.M) { testutil.Main(m, &cacheDir) }
-
 // rotaryOf is the usual rule for so many dimensions.
 func rotaryOf(dims int) rope.Variant {
 	variant, err := rope.Rule{Type: rope.Default, Theta: 10000, RotaryDim: dims, MaxPosition: 1 << 20}.Resolve()
@@ -58,7 +53,7 @@ func unoptimized(t testing.TB, seed uint64) *emulate.Device {
 
 func openEmulator(t testing.TB, o emulate.Options) *emulate.Device {
 	t.Helper()
-	o.CacheDir = cacheDir
+	o.CacheDir = testutil.Emulator()
 	d, err := emulate.Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

@@ -26,11 +26,6 @@ import (
 	"github.com/kgen-project/kgen/tests/testutil"
 )
 
-// cacheDir holds what the emulator compiles; the package's tests share it.
-var cacheDir string
-
-func TestMain(m *testing.M) { testutil.Main(m, &cacheDir) }
-
 // TestKernelsHaveTheMethodsOfASet: who wants more of kernels than their launches, as an engine
 // does, asks for methods that they may or may not have.
 func TestKernelsHaveTheMethodsOfASet(t *testing.T) {
@@ -124,7 +119,7 @@ func TestRequest(t *testing.T) {
 	if _, err := exec.LookPath("c++"); err != nil {
 		t.Skip("the emulator needs a C++ compiler")
 	}
-	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: cacheDir, Unoptimized: true, Seed: 1, Major: 8})
+	dev, err := emulate.Open(t.Context(), emulate.Options{CacheDir: testutil.Emulator(), Unoptimized: true, Seed: 1, Major: 8})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/kgen-project/kgen/runtime/kernel"
 	"github.com/kgen-project/kgen/runtime/kvcache"
 	"github.com/kgen-project/kgen/runtime/serve"
+	"github.com/kgen-project/kgen/tests/testutil"
 	"github.com/kgen-project/kgen/tests/toy"
 )
 
@@ -113,7 +114,7 @@ func TestKernelsWaitForTheOneAhead(t *testing.T) {
 // split and merged; the second has none but those that append writes ahead of each kernel.
 func serveRequest(t *testing.T, major int, bundle kernel.Bundle, m serve.Model, question int) (err error) {
 	ctx := t.Context()
-	dev, err := emulate.Open(ctx, emulate.Options{CacheDir: cacheDir, Unoptimized: true, Seed: 1, Major: major})
+	dev, err := emulate.Open(ctx, emulate.Options{CacheDir: testutil.Emulator(), Unoptimized: true, Seed: 1, Major: major})
 	if err != nil {
 		return err
 	}

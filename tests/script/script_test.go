@@ -23,11 +23,6 @@ import (
 	"github.com/kgen-project/kgen/tests/testutil"
 )
 
-// emulatorDir holds what the emulator compiles; the scripts share it.
-var emulatorDir string
-
-func TestMain(m *testing.M) { testutil.Main(m, &emulatorDir) }
-
 // buildKgen builds kgen from this tree and returns its path.
 func buildKgen(t *testing.T) string {
 	watch(t, "../../cmd", "../../gen", "../../runtime", "../../templates", "../device")
@@ -72,7 +67,7 @@ func TestScripts(t *testing.T) {
 			if err := os.Mkdir(e.Getenv("KGEN_CACHE_DIR"), 0o755); err != nil {
 				return err
 			}
-			if err := os.Symlink(emulatorDir, filepath.Join(e.Getenv("KGEN_CACHE_DIR"), "emulator")); err != nil {
+			if err := os.Symlink(testutil.Emulator(), filepath.Join(e.Getenv("KGEN_CACHE_DIR"), "emulator")); err != nil {
 				return err
 			}
 			if toolchain != "" {

@@ -22,5 +22,12 @@ func CacheDir() string {
 // Toolchain is where those compilers are.
 func Toolchain() string { return filepath.Join(CacheDir(), "toolchain") }
 
-// Emulator is where kgen keeps what the emulator compiles.
-func Emulator() string { return filepath.Join(CacheDir(), "emulator") }
+// Emulator is where kgen keeps what the emulator compiles. Tests keep theirs there too: what has not changed since they last
+// ran is not compiled again.
+func Emulator() string {
+	dir := CacheDir()
+	if dir == "" {
+		dir = filepath.Join(os.TempDir(), "kgen")
+	}
+	return filepath.Join(dir, "emulator")
+}
