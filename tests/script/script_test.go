@@ -54,6 +54,9 @@ func watch(t *testing.T, dirs ...string) {
 
 func TestScripts(t *testing.T) {
 	toolchain, kgen := installedToolchain(), buildKgen(t)
+	if err := os.MkdirAll(testutil.Emulator(), 0o755); err != nil { // which no one may have made yet: the scripts have links to it
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
