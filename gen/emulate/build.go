@@ -129,6 +129,7 @@ func (b build) writeHeaders() (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
+	use(dir)
 	for name, data := range files {
 		path := filepath.Join(dir, name)
 		if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
@@ -206,8 +207,7 @@ func (b build) compile(ctx context.Context, stem string, flags []string, stdin [
 		return "", err
 	}
 	if sealed(path) {
-		now := time.Now()
-		_ = os.Chtimes(path, now, now) // for trim; where it can't be, the file is compiled anew some day
+		use(path)
 		return path, nil
 	}
 	return path, place(path, func(temporary string) error {
@@ -230,7 +230,7 @@ const (
 	trimmedEach = 24 * time.Hour
 )
 
-// trim removes what was compiled and has not been used for so long, and the sources that nothing is left of: now and then, as
+// trim removes what was compiled and has not been used for so long, and sources that nothing is left of: now and then, as
 // each change of a kernel or of the emulator leaves some behind. What can't be removed stays.
 func (b build) trim(now time.Time) {
 	marker := filepath.Join(b.dir, "trimmed")
@@ -240,19 +240,29 @@ func (b build) trim(now time.Time) {
 	if os.WriteFile(marker, nil, 0o644) != nil || os.Chtimes(marker, now, now) != nil {
 		return
 	}
+	unused := func(path string) bool {
+		info, err := os.Stat(path)
+		return err == nil && now.Sub(info.ModTime()) >= keptUnused
+	}
 	folders, _ := filepath.Glob(filepath.Join(b.dir, "emulator-*")) // fails of a bad pattern alone
 	for _, folder := range folders {
 		left := 0
 		compiled, _ := filepath.Glob(filepath.Join(folder, "*", "*"))
 		for _, path := range compiled {
-			if info, err := os.Stat(path); err != nil || now.Sub(info.ModTime()) < keptUnused || os.Remove(path) != nil {
+			if !unused(path) || os.Remove(path) != nil {
 				left++
 			}
 		}
-		if left == 0 && folder != b.headers {
+		if left == 0 && unused(folder) {
 			_ = os.RemoveAll(folder)
 		}
 	}
+}
+
+// use says that a file or folder of the cache is in use, for trim; where that can't be, it is made anew some day.
+func use(path string) {
+	now := time.Now()
+	_ = os.Chtimes(path, now, now)
 }
 
 // seal appends a file's SHA-256 to it, which loaders of executables ignore.

@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// What was compiled and not used for a week is removed, once a day; and sources that nothing is left of, but those in use.
+// What was compiled and not used for a week is removed, once a day; and sources not used that nothing is left of.
 func TestTrim(t *testing.T) {
 	const day = 24 * time.Hour
 	b := build{dir: t.TempDir()}
-	b.headers = filepath.Join(b.dir, "emulator-used")
 	now := time.Now()
 	put := func(name string, used time.Time) {
 		t.Helper()
@@ -31,7 +30,13 @@ func TestTrim(t *testing.T) {
 		put(name, now.Add(-8*day))
 	}
 	put("emulator-used/flags/new.so", now.Add(-6*day))
+	left := filepath.Join(b.dir, "emulator-left")
+	if err := os.Chtimes(left, now.Add(-8*day), now.Add(-8*day)); err != nil {
+		t.Fatal(err)
+	}
+	put("emulator-begun/emulator.hpp", now.Add(-8*day)) // by a process that has compiled nothing yet: its folder is new
 	b.trim(now)
+	expect("first", "emulator-begun/emulator.hpp", true)
 	expect("first", "emulator-used/emulator.hpp", true)
 	expect("first", "emulator-used/flags/old.so", false)
 	expect("first", "emulator-used/flags/new.so", true)

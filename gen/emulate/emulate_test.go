@@ -243,10 +243,10 @@ func TestHeadsAreNotCompiled(t *testing.T) {
 		_, err := d.Load(cuda.Image{Name: "headed", Source: []byte(head + `extern "C" __global__ void headed(const int x) {` + body + "}")})
 		return err
 	}
-	now := fmt.Sprintf("/* of %s */", time.Now()) // compiled by no test before
+	unique := fmt.Sprintf("/* %s */", time.Now()) // compiled by no test before
 	compiled := func(head string) int {
 		t.Helper()
-		expect(t, head, load(head, now), "")
+		expect(t, head, load(head, unique), "")
 		files, err := filepath.Glob(filepath.Join(testutil.Emulator(), "*", "*", "kernel*.so"))
 		if err != nil {
 			t.Fatal(err)
