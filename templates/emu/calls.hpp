@@ -25,7 +25,6 @@ void kgen_ldmatrix_x4_trans(uint32_t* r, uint32_t address, int line);
 void kgen_mma_bf16(float* d, const uint32_t* a, uint32_t b0, uint32_t b1, int line);
 void kgen_mma_fp16(float* d, const uint32_t* a, uint32_t b0, uint32_t b1, int line);
 float kgen_shuffle_xor(float x, int lane_mask, int line);
-void kgen_exchange(uint32_t sent, uint32_t* received, int line);  // received[i] from lane i
 // Check a 16-byte access that the kernel is about to make.
 void kgen_load_16(const void* p, int line);
 void kgen_store_16(void* p, int line);

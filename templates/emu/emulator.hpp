@@ -11,7 +11,7 @@
 //     instruction of the whole warp. Which warp and which lane run first is
 //     drawn from a seed and drawn again at each barrier; a warp mostly runs as
 //     far as it can before another one starts, so a missing barrier shows.
-//   - All 32 lanes of a warp must arrive at the same sync_warp, shuffle, any,
+//   - All 32 lanes of a warp must arrive at the same sync_warp, shuffle,
 //     ldmatrix or mma (the same function on the same line), and all threads of
 //     a block that have not returned at the same sync_threads.
 //   - cp.async reads and writes when its thread waits for its group (in some
@@ -293,17 +293,13 @@ inline unsigned char* shuffle(unsigned char* x, int lane, int line = __builtin_L
   return reinterpret_cast<unsigned char*>(static_cast<uint64_t>(high) << 32 | low);
 }
 inline bool any(bool x, int line = __builtin_LINE()) {
-  uint32_t all[32];
-  kgen_exchange(x, all, line);
-  uint32_t found = 0;
-  for (uint32_t of_lane : all) found |= of_lane;
-  return found != 0;
+  float found = x ? 1.f : 0.f;
+  for (int mask = 16; mask > 0; mask /= 2) found += kgen_shuffle_xor(found, mask, line);
+  return found > 0.f;
 }
 inline int warp_maximum(int x, int line = __builtin_LINE()) {
-  uint32_t all[32];
-  kgen_exchange(static_cast<uint32_t>(x), all, line);
-  for (uint32_t of_lane : all) {
-    const int other = static_cast<int>(of_lane);
+  for (int mask = 16; mask > 0; mask /= 2) {
+    const int other = shuffle(x, kgen_here.thread % 32 ^ mask, line);
     x = other > x ? other : x;
   }
   return x;

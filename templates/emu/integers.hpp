@@ -9,15 +9,15 @@ namespace ptx {
 // ---- across a warp ----
 inline uint32_t shuffle_bits(uint32_t x, int lane_mask, int line) { return shuffle(static_cast<int>(x), lane_index() ^ lane_mask, line); }
 inline uint32_t ballot(bool x, int line = __builtin_LINE()) {
-  uint32_t all[32], lanes = 0;
-  kgen_exchange(x, all, line);
-  for (int lane = 0; lane < 32; lane++) lanes |= all[lane] << lane;
+  uint32_t lanes = x ? 1u << lane_index() : 0;
+  for (int mask = 16; mask > 0; mask /= 2) lanes |= shuffle_bits(lanes, mask, line);
   return lanes;
 }
 inline uint32_t match(int x, int line = __builtin_LINE()) {
-  uint32_t all[32], lanes = 0;
-  kgen_exchange(static_cast<uint32_t>(x), all, line);
-  for (int lane = 0; lane < 32; lane++) lanes |= static_cast<uint32_t>(all[lane] == static_cast<uint32_t>(x)) << lane;
+  uint32_t lanes = 0;
+  for (int mask = 0; mask < 32; mask++) {
+    if (shuffle_bits(static_cast<uint32_t>(x), mask, line) == static_cast<uint32_t>(x)) lanes |= 1u << (lane_index() ^ mask);
+  }
   return lanes;
 }
 inline long long shuffle_xor(long long x, int lane_mask, int line = __builtin_LINE()) {

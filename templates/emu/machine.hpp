@@ -46,12 +46,12 @@ class Random {
 };
 
 enum class Op {
-  none, sync_threads, sync_warp, shuffle_xor, exchange, ldmatrix_x4, ldmatrix_x4_trans, stmatrix_x4, mma_bf16, mma_fp16,
+  none, sync_threads, sync_warp, shuffle_xor, ldmatrix_x4, ldmatrix_x4_trans, stmatrix_x4, mma_bf16, mma_fp16,
   named_barrier_sync, named_barrier_arrive, registers_take, registers_give, wgmma, wgmma_fence, wgmma_commit, wgmma_wait,
 };
 inline const char* name(Op op) {
   static const char* const names[] = {
-      "nothing", "sync_threads", "sync_warp", "shuffle_xor", "any, ballot, match or warp_maximum", "ldmatrix_x4", "ldmatrix_x4_trans", "stmatrix_x4", "mma_m16n8k16<bf16>", "mma_m16n8k16<fp16>",
+      "nothing", "sync_threads", "sync_warp", "shuffle_xor", "ldmatrix_x4", "ldmatrix_x4_trans", "stmatrix_x4", "mma_m16n8k16<bf16>", "mma_m16n8k16<fp16>",
       "named_barrier_sync", "named_barrier_arrive", "registers_take", "registers_give", "Wgmma", "wgmma_fence", "wgmma_commit", "wgmma_wait",
   };
   return names[static_cast<int>(op)];
@@ -89,7 +89,6 @@ struct Operands {
   uint32_t address;
   float x;
   int lane_mask;
-  uint32_t sent, *received;  // the latter of each lane
 };
 
 struct Lane {
@@ -296,8 +295,7 @@ class Machine {
     w.stuck |= 1u << w.lane();
     if (w.stuck == ~0u) return switch_warp();
     w.next_lane();
-    kgen_here.thread = kgen_here.thread / warp_size * warp_size + w.lane();
-    switch_context(from.context, lane().context);
+    resume(from, w);
   }
   // The running warp, all of whose lanes are here, cannot go on; returns when it can.
   void stop_warp(Pause pause, int line) {

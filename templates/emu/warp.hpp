@@ -159,19 +159,6 @@ float kgen_shuffle_xor(float x, int lane_mask, int line) {
   }
   return o.x;
 }
-void kgen_exchange(uint32_t sent, uint32_t* received, int line) {
-  using namespace kgen_emulator;
-  Operands& o = machine.lane().operands;
-  o.sent = sent;
-  o.received = received;
-  if (!machine.arrive(Op::exchange, line)) return;
-  machine.counters.shuffles++;
-  Lane* lanes = machine.lanes_of_warp();
-  for (int to = 0; to < warp_size; to++) {
-    for (int from = 0; from < warp_size; from++) lanes[to].operands.received[from] = lanes[from].operands.sent;
-  }
-  machine.performed();
-}
 void kgen_ldmatrix_x4(uint32_t* r, uint32_t address, int line) {
   kgen_emulator::ldmatrix(kgen_emulator::Op::ldmatrix_x4, r, address, line);
 }
