@@ -44,18 +44,18 @@ func (r *attendRun) queriesByMerge(m *allocations) *abi.MergeParams {
 }
 
 // makeQueries launches that, over what would show if it were read: ahead of the run's first kernel, as queries stay
-// and a launch for each would take the emulator a third of its time.
+// and a launch for each kernel would take the emulator a fifth of its time.
 func (r *attendRun) makeQueries() error {
-	if r.queries == nil || r.queriesMade {
+	if r.queries == nil {
 		return nil
 	}
-	r.queriesMade = true
 	if err := r.q.poison(); err != nil {
 		return err
 	}
 	if err := r.kernels.Merge(0, *r.queries); err != nil {
 		return wrongf("launch merge for Q: %w", err)
 	}
+	r.queries = nil
 	return nil
 }
 

@@ -23,8 +23,7 @@ type attendRun struct {
 
 	q, k, v, table, positions, sinkLogits *buffer
 	out, lse                              *buffer
-	queries                               *abi.MergeParams // that makes q; nil where none can
-	queriesMade                           bool
+	queries                               *abi.MergeParams // that is yet to make q; nil where none can, or has
 
 	fixedShares   bool // blocks get no counter to take work by
 	partsPerItem  int  // see schedule.Options; for kernels that fold them
